@@ -1,0 +1,287 @@
+"""
+The capture: everything that the passive checks of a host need, fetched in one round trip.
+
+Requests go in, the probe's raw answers come out; nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pytest_gpuinfra.connection.base import Connection
+from pytest_gpuinfra.errors import (
+    CommandTimeout,
+    FactUnavailable,
+    GpuInfraError,
+    ProbeError,
+    UnreachableError,
+)
+from pytest_gpuinfra.facts.reading import Node, Reading, Tree
+
+PROBE_SCHEMA = 1
+Request: TypeAlias = dict[str, Any]
+"""One request as the probe takes it (see target/probe.py); make them by the functions below."""
+
+Item: TypeAlias = dict[str, Any]
+
+
+def file(name: str, path: str) -> Item:
+    """Ask for a file's text."""
+    return {"name": name, "kind": "file", "path": path}
+
+
+def hexadecimal(name: str, path: str) -> Item:
+    """Ask for a binary file, at most 4096 bytes, as hexadecimal text."""
+    return {"name": name, "kind": "hex", "path": path}
+
+
+def link(name: str, path: str) -> Item:
+    """Ask for the target of a symbolic link."""
+    return {"name": name, "kind": "link", "path": path}
+
+
+def listing(name: str, path: str) -> Item:
+    """Ask for the names in a directory."""
+    return {"name": name, "kind": "list", "path": path}
+
+
+def status(name: str, path: str) -> Item:
+    """Ask for stat(2) of a path, links followed: JSON with mode, uid, gid, size, mtime, major, minor."""
+    return {"name": name, "kind": "stat", "path": path}
+
+
+def command(name: str, *argv: str, timeout_s: float = 10.0) -> Item:
+    """Ask for the output of a command; it must only read."""
+    return {"name": name, "kind": "command", "argv": list(argv), "timeout_s": timeout_s}
+
+
+def node(identity: str, *items: Item) -> Request:
+    """Ask for some items under one name."""
+    return {"id": identity, "kind": "node", "items": list(items)}
+
+
+def tree(identity: str, root: str, *items: Item, where: Mapping[str, Any] | None = None) -> Request:
+    """Ask for the same items of every entry of a directory; the items' paths are relative to the entry."""
+    return {
+        "id": identity,
+        "kind": "tree",
+        "root": root,
+        "items": list(items),
+        **({"where": where} if where else {}),
+    }
+
+
+def kernel_log(identity: str) -> Request:
+    """Ask for the kernel's log of this boot."""
+    return {"id": identity, "kind": "kernel_log"}
+
+
+@dataclass(frozen=True)
+class Capture:
+    """
+    What one host answered, and when.
+
+    Attributes:
+        alias: The host's name in this run.
+        reached_by: "ssh root@node-a", "local"; what a person would have typed.
+        requests: What was asked.
+        answers: Raw answers of the probe by request id; {} where the host was not reached.
+        error: Why there are no answers: class name, reason, remedy; None if there are.
+        taken_at: UTC, ISO 8601, of the controller's clock.
+        took_s: Seconds from the first byte to the last, the connection's making included.
+        round_trips: Commands run on the target for this.
+        python: Version of the target's Python; "" where the host was not reached.
+        uid: User id of the probe there; None where the host was not reached.
+    """
+
+    alias: str
+    reached_by: str
+    requests: tuple[Request, ...]
+    answers: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]] = field(default_factory=dict)
+    error: tuple[str, str, str] | None = None
+    taken_at: str = ""
+    took_s: float = 0.0
+    round_trips: int = 0
+    python: str = ""
+    uid: int | None = None
+
+    def check_reached(self) -> None:
+        """
+        Do nothing if the host answered.
+
+        Raises:
+            UnreachableError, CommandTimeout, ProbeError: What happened when the capture was taken.
+        """
+        if self.error:
+            name, reason, remedy = self.error
+            if name == "UnreachableError":
+                raise UnreachableError(self.alias, reason.removeprefix(f"{self.alias}: "), remedy=remedy)
+            raise ProbeError(reason, remedy=remedy)
+
+    def node(self, identity: str) -> Node:
+        """
+        Give the readings of a request, by item name.
+
+        Raises:
+            UnreachableError, ProbeError: The host gave no answer at all.
+            FactUnavailable: Nobody asked for this, or an older recording does not hold it.
+        """
+        return self.tree(identity).get("", {})
+
+    def tree(self, identity: str) -> Tree:
+        """
+        Give the readings of a request for a tree, by entry and item name; {} for an empty directory.
+
+        A directory that does not exist is an empty tree: the kernel makes none where it has nothing to show.
+
+        Raises:
+            UnreachableError, ProbeError: The host gave no answer at all.
+            FactUnavailable: The directory cannot be read, or nobody asked for this.
+        """
+        self.check_reached()
+        request = self.request(identity)
+        answer = self.answers.get(identity)
+        if request is None or answer is None:
+            raise FactUnavailable(
+                identity,
+                "the capture does not hold it",
+                remedy="take a new recording with this version of pytest-gpuinfra",
+            )
+        if "!" in answer:
+            reading = _reading(answer["!"][""], str(request.get("root", identity)))
+            if reading.missing:
+                return {}
+            raise FactUnavailable(reading.source, reading.error or "unreadable", remedy="is it readable for this user?")
+        sources = {item["name"]: item for item in request.get("items", ())}
+        root = request.get("root", "")
+        return {
+            entry: {
+                name: _reading(raw, _source(sources.get(name), f"{root}/{entry}" if root else "", name))
+                for name, raw in readings.items()
+            }
+            for entry, readings in answer.items()
+        }
+
+    def request(self, identity: str) -> Request | None:
+        """Give the request of this id; None if it was not asked."""
+        return next((request for request in self.requests if request["id"] == identity), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the capture as plain data, in a fixed order."""
+        return {
+            "reached_by": self.reached_by,
+            "taken_at": self.taken_at,
+            "took_s": round(self.took_s, 3),
+            "round_trips": self.round_trips,
+            "python": self.python,
+            "uid": self.uid,
+            "error": list(self.error) if self.error else None,
+            "requests": list(self.requests),
+            "answers": self.answers,
+        }
+
+    @classmethod
+    def from_json(cls, alias: str, data: Mapping[str, Any]) -> Capture:
+        """Rebuild a capture from `to_json`; KeyError or TypeError if the data are of another shape."""
+        return cls(
+            alias=alias,
+            reached_by=data["reached_by"],
+            requests=tuple(data["requests"]),
+            answers=data["answers"],
+            error=tuple(data["error"]) if data["error"] else None,
+            taken_at=data["taken_at"],
+            took_s=data["took_s"],
+            round_trips=data["round_trips"],
+            python=data["python"],
+            uid=data["uid"],
+        )
+
+
+def take_capture(
+    connection: Connection, requests: Iterable[Request], *, reached_by: str, timeout_s: float = 60.0
+) -> Capture:
+    """
+    Ask a host everything, once.
+
+    A host that cannot be reached or asked gives a capture too: one that says why.
+    """
+    requests = tuple(requests)
+    started = time.monotonic()
+    base: dict[str, Any] = {
+        "alias": connection.name,
+        "reached_by": reached_by,
+        "requests": requests,
+        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    try:
+        result = connection.run_program(_probe_source(), {"requests": requests}, timeout_s=timeout_s)
+        document = _document(connection.name, result.exit_status, result.stdout, result.stderr)
+    except CommandTimeout as error:
+        reason = f"{connection.name}: the probe did not end within {timeout_s:g} s and was killed"
+        if error.output.strip():
+            reason += f"; its last output: {error.output.strip()[-200:]!r}"
+        failure = ProbeError(reason, remedy="see what hangs there (nvidia-smi? a dead mount?); raise --gpu-deadline")
+        return _failed(base, failure, connection, started)
+    except GpuInfraError as error:
+        return _failed(base, error, connection, started)
+    return Capture(
+        **base,
+        answers=document["answers"],
+        took_s=time.monotonic() - started,
+        round_trips=connection.round_trips,
+        python=document["python"],
+        uid=document["uid"],
+    )
+
+
+def _failed(base: dict[str, Any], error: GpuInfraError, connection: Connection, started: float) -> Capture:
+    return Capture(
+        **base,
+        error=(type(error).__name__, error.reason, error.remedy),
+        took_s=time.monotonic() - started,
+        round_trips=connection.round_trips,
+    )
+
+
+def _document(name: str, exit_status: int, stdout: str, stderr: str) -> dict[str, Any]:
+    if exit_status != 0:
+        said = stderr.strip()[-600:] or "it said nothing"
+        raise ProbeError(
+            f"{name}: the probe ended with status {exit_status}: {said}",
+            remedy="python3 3.6 or later with its standard library is needed there; report this if it has that",
+        )
+    try:
+        document = json.loads(stdout)
+    except ValueError as error:
+        raise ProbeError(f"{name}: the probe's answer is no JSON ({error}): {stdout[:200]!r}") from None
+    if not isinstance(document, dict) or document.get("schema") != PROBE_SCHEMA:
+        raise ProbeError(f"{name}: the probe's answer has another schema than {PROBE_SCHEMA}: {stdout[:200]!r}")
+    return document
+
+
+@cache
+def _probe_source() -> str:
+    return (Path(__file__).parent / "target" / "probe.py").read_text(encoding="utf-8")
+
+
+def _reading(raw: Mapping[str, Any], source: str) -> Reading:
+    return Reading(source, raw.get("t"), raw.get("e"), raw.get("x"), raw.get("s", ""))
+
+
+def _source(item: Item | None, base: str, name: str) -> str:
+    if item is None:
+        return {"kmsg": "/dev/kmsg", "journal": "journalctl -k -b 0", "dmesg": "dmesg"}.get(name, name)
+    if item["kind"] == "command":
+        return shlex.join(item["argv"])
+    path = str(item["path"])
+    if not base:
+        return path
+    return base if path == "." else f"{base}/{path}"

@@ -1,0 +1,1 @@
+"""Ways to reach a target. `base` says what every way offers; `ssh`, `local` and `nested` are the ways."""

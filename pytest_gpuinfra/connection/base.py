@@ -1,0 +1,397 @@
+"""What every connection offers, and the framing that commands on the target share."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import signal
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from pytest_gpuinfra.errors import CommandTimeout, ProbeError
+
+OnOutput = Callable[[str, str], None]
+"""Called with ("stdout" or "stderr", text) as output arrives, in the thread that runs the command."""
+
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
+NO_PYTHON = "gpuinfra-no-python3"
+_BOOTSTRAP = """
+import sys, os
+def take(size):
+    data = b""
+    while len(data) < size:
+        part = os.read(0, size - len(data))
+        if not part:
+            sys.exit(3)
+        data += part
+    return data
+line = b""
+while not line.endswith(b"\\n"):
+    line += take(1)
+exec(compile(take(int(line)), "<pytest-gpuinfra runner>", "exec"), {"__name__": "__main__"})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """
+    What a command on the target did.
+
+    Attributes:
+        argv: The command.
+        exit_status: Its exit status; negative: the signal that ended it; 127 where it could not be started.
+        stdout: Standard output, undecodable bytes as backslash escapes.
+        stderr: Standard error, likewise.
+        took_s: Seconds from the controller's point of view, the connection included.
+    """
+
+    argv: tuple[str, ...]
+    exit_status: int
+    stdout: str
+    stderr: str
+    took_s: float
+
+
+class Connection(Protocol):
+    """
+    A way to run programs on one target.
+
+    Every call has a deadline; a command that outlives it is killed on the target with its process group,
+    and so is one whose controller dies. Calls may come from several threads.
+
+    Attributes:
+        name: Alias of the host, for messages.
+        round_trips: Commands that were run on the target so far.
+    """
+
+    name: str
+    round_trips: int
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        on_output: OnOutput | None = None,
+    ) -> CommandResult:
+        """
+        Run a command and wait for it.
+
+        Args:
+            argv: Program and arguments; no shell reads them.
+            stdin: Bytes for its standard input, which is closed after them.
+            timeout_s: Deadline on the target, from the moment the command starts there.
+            env: Variables to add to the login environment.
+            on_output: Called with each piece of output as it arrives.
+
+        Raises:
+            CommandTimeout: The deadline passed; the command was killed.
+            UnreachableError: No session with the target.
+            ProbeError: The session ended before the command did.
+        """
+        ...
+
+    def run_program(
+        self,
+        source: str,
+        plan: object,
+        *,
+        timeout_s: float,
+        on_output: OnOutput | None = None,
+    ) -> CommandResult:
+        """
+        Run a Python program that is sent along, in the target's own python3.
+
+        The program gets its plan as one line of JSON on standard input, which then stays open:
+        its end tells the program that the controller is gone.
+
+        Raises:
+            As `run`.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session; nothing stays on the target. May be called twice."""
+        ...
+
+
+@cache
+def runner_source() -> str:
+    """Give the text of the on-target runner."""
+    return (Path(__file__).parent.parent / "target" / "runner.py").read_text(encoding="utf-8")
+
+
+def remote_command(*, sudo: bool = False) -> str:
+    """
+    Give the one line that a login shell of any kind on the target is asked to run.
+
+    It looks for python3 also where a restricted PATH does not, and starts the bootstrap.
+    Within single quotes it holds no quote, newline, "!" or backslash, so sh, bash, zsh, csh and fish read it alike.
+    """
+    code = _BOOTSTRAP.encode().hex()
+    python = "import sys;exec(bytes.fromhex(sys.argv[1]).decode())"
+    prefix = "sudo -n " if sudo else ""
+    return (
+        f"exec /bin/sh -c 'PATH=$PATH:{SBIN}; export PATH; "
+        f"for p in python3 /usr/libexec/platform-python; do "
+        f'if command -v $p >/dev/null 2>&1; then exec {prefix}$p -c "{python}" {code} pytest-gpuinfra; fi; done; '
+        f"echo {NO_PYTHON}; exit 127'"
+    )
+
+
+@dataclass
+class _Exchange:
+    """Bytes of one session as they came: noise before the token, then frames."""
+
+    token: bytes
+    on_output: OnOutput | None
+    noise: bytes = b""
+    started: bool = False
+    end: dict[str, object] | None = None
+    texts: dict[str, list[str]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
+    _buffer: bytes = b""
+    _decoders: dict[str, codecs.IncrementalDecoder] = field(
+        default_factory=lambda: {
+            name: codecs.getincrementaldecoder("utf-8")("backslashreplace") for name in ("stdout", "stderr")
+        }
+    )
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+        if not self.started:
+            before, found, after = self._buffer.partition(self.token + b"\n")
+            if not found:
+                self.noise = self._buffer[-65536:]
+                return
+            self.noise, self._buffer, self.started = before[-65536:], after, True
+        while len(self._buffer) >= 5:
+            kind, size = struct.unpack(">cI", self._buffer[:5])
+            if len(self._buffer) < 5 + size:
+                return
+            payload, self._buffer = self._buffer[5 : 5 + size], self._buffer[5 + size :]
+            self._take(kind, payload)
+
+    def _take(self, kind: bytes, payload: bytes) -> None:
+        if kind == b"x":
+            self.end = json.loads(payload)
+            return
+        name = {b"o": "stdout", b"e": "stderr"}.get(kind)
+        if name is None:
+            raise ProbeError(
+                f"the session with the target broke off into bytes that are no frame ({kind!r})",
+                remedy="something on the target writes to the session's standard output: look at its shell set-up",
+            )
+        text = self._decoders[name].decode(payload)
+        self.texts[name].append(text)
+        if self.on_output:
+            self.on_output(name, text)
+
+    def text(self, name: str) -> str:
+        return "".join(self.texts[name])
+
+
+class PipeConnection:
+    """
+    A connection whose every command is one local process, the pipes of which lead to the target.
+
+    Subclasses say which process (`_session_argv`) and what its failures mean (`_explain_failure`).
+
+    Args:
+        name: Alias of the host, for messages.
+        sudo: Run everything through `sudo -n`.
+        connect_timeout_s: Seconds until the runner must have spoken; covers login and slow shells.
+        max_sessions: Commands at the same time at most, below sshd's MaxSessions (10 by default).
+    """
+
+    def __init__(
+        self, name: str, *, sudo: bool = False, connect_timeout_s: float = 30.0, max_sessions: int = 8
+    ) -> None:
+        self.name = name
+        self.round_trips = 0
+        self._sudo = sudo
+        self._connect_timeout_s = connect_timeout_s
+        self._sessions = threading.BoundedSemaphore(max_sessions)
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def _session_argv(self) -> list[str]:
+        raise NotImplementedError
+
+    def _explain_failure(self, exit_status: int | None, said: str, noise: str) -> Exception:
+        raise NotImplementedError
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        on_output: OnOutput | None = None,
+    ) -> CommandResult:
+        header = {
+            "argv": list(argv),
+            "program": False,
+            "stdin_open": False,
+            "env": dict(env) if env else None,
+        }
+        return self._job(tuple(argv), header, b"", stdin, timeout_s, on_output)
+
+    def run_program(
+        self, source: str, plan: object, *, timeout_s: float, on_output: OnOutput | None = None
+    ) -> CommandResult:
+        program = source.encode()
+        header: dict[str, object] = {"argv": None, "program": True, "stdin_open": True, "env": None}
+        stdin = json.dumps(plan).encode() + b"\n"
+        return self._job(("python3", "-"), header, b"%d\n%b" % (len(program), program), stdin, timeout_s, on_output)
+
+    def close(self) -> None:
+        self._closed = True
+        with self._lock:
+            processes = list(self._processes)
+        for process in processes:
+            _end(process)
+
+    def _job(
+        self,
+        argv: tuple[str, ...],
+        header: dict[str, object],
+        program: bytes,
+        stdin: bytes,
+        timeout_s: float,
+        on_output: OnOutput | None,
+    ) -> CommandResult:
+        token = f"gpuinfra-{secrets.token_hex(8)}"
+        header |= {"token": token, "stdin_length": len(stdin), "timeout_s": timeout_s}
+        runner = runner_source().encode()
+        outgoing = b"".join((b"%d\n" % len(runner), runner, json.dumps(header).encode(), b"\n", program, stdin))
+        exchange = _Exchange(token.encode(), on_output)
+        started = time.monotonic()
+        with self._sessions:
+            process = self._start()
+            self.round_trips += 1
+            try:
+                said = self._talk(process, exchange, outgoing, timeout_s)
+            finally:
+                _end(process)
+                with self._lock:
+                    self._processes.discard(process)
+        if exchange.end is None:
+            raise self._unfinished(process.returncode, exchange, said)
+        if exchange.end["timed_out"]:
+            raise CommandTimeout(argv, timeout_s, exchange.text("stdout") + exchange.text("stderr"))
+        status = exchange.end["status"]
+        return CommandResult(
+            argv,
+            status if isinstance(status, int) else -1,
+            exchange.text("stdout"),
+            exchange.text("stderr"),
+            time.monotonic() - started,
+        )
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if self._closed:
+            raise ProbeError(f"{self.name}: the connection was closed already")
+        process = subprocess.Popen(
+            self._session_argv(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,  # Ctrl-C is ours to handle: it must not reach the sessions first
+        )
+        with self._lock:
+            self._processes.add(process)
+        return process
+
+    def _unfinished(self, status: int | None, exchange: _Exchange, said: str) -> Exception:
+        noise = exchange.noise.decode("utf-8", "backslashreplace")
+        if exchange.started:
+            tail = (exchange.text("stdout") + exchange.text("stderr"))[-400:].strip()
+            return ProbeError(
+                f"{self.name}: the session ended before the command did"
+                + (f"; the connection said {said.strip()!r}" if said.strip() else "")
+                + (f"; the command's last output: {tail!r}" if tail else ""),
+                remedy="see whether the host went down or the network was cut, then run again",
+            )
+        return self._explain_failure(status, said, noise)
+
+    def _talk(self, process: subprocess.Popen[bytes], exchange: _Exchange, outgoing: bytes, timeout_s: float) -> str:
+        """Move bytes until the last frame, the end of the session, or the deadline; gives the session's stderr."""
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        said = b""
+        os.set_blocking(process.stdin.fileno(), False)
+        connect_by = time.monotonic() + self._connect_timeout_s
+        end_by: float | None = None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+            selector.register(process.stdout, selectors.EVENT_READ)
+            selector.register(process.stderr, selectors.EVENT_READ)
+            open_streams = 2
+            while exchange.end is None and open_streams:
+                if exchange.started and end_by is None:
+                    end_by = time.monotonic() + timeout_s + 10.0  # the runner's own deadline comes first
+                limit = end_by if end_by is not None else connect_by
+                left = limit - time.monotonic()
+                if left <= 0:
+                    return said.decode("utf-8", "backslashreplace") + (
+                        "" if exchange.started else f"\n{TIMED_OUT_MARK} {self._connect_timeout_s:g} s"
+                    )
+                for key, _ in selector.select(left):
+                    if key.fileobj is process.stdin:
+                        try:
+                            outgoing = outgoing[os.write(key.fd, outgoing[:65536]) :]
+                        except BlockingIOError:
+                            continue
+                        except OSError:
+                            outgoing = b""
+                        if not outgoing:  # stays open: its end would tell the runner that we are gone
+                            selector.unregister(process.stdin)
+                        continue
+                    data = os.read(key.fd, 65536)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                        open_streams -= 1
+                    elif key.fileobj is process.stdout:
+                        exchange.feed(data)
+                    else:
+                        said = (said + data)[-16384:]
+        if exchange.end is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2.0)
+        return said.decode("utf-8", "backslashreplace")
+
+
+TIMED_OUT_MARK = "gpuinfra: no sign of the runner within"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Close the session's pipes, so that the runner sees the end, and see it off."""
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream:
+            with contextlib.suppress(OSError):
+                stream.close()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            process.wait(1.0)
+            return
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, number)
+    process.wait()

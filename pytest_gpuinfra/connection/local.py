@@ -1,0 +1,29 @@
+"""The machine that pytest itself runs on, reached without ssh."""
+
+from __future__ import annotations
+
+from pytest_gpuinfra.connection.base import NO_PYTHON, PipeConnection, remote_command
+from pytest_gpuinfra.errors import ProbeError, UnreachableError
+
+
+class LocalConnection(PipeConnection):
+    """Runs everything as a child process of the controller, with the same runner and framing as over ssh."""
+
+    def _session_argv(self) -> list[str]:
+        return ["/bin/sh", "-c", remote_command(sudo=self._sudo)]
+
+    def _explain_failure(self, exit_status: int | None, said: str, noise: str) -> Exception:
+        if NO_PYTHON in noise:
+            return ProbeError(
+                f"{self.name}: no python3 in the PATH",
+                remedy="put python3 in /usr/bin or in the PATH of this run",
+            )
+        if self._sudo and "sudo" in said:
+            return UnreachableError(self.name, f"sudo -n refused: {said.strip()[-200:]}", remedy=SUDO_REMEDY)
+        return ProbeError(
+            f"{self.name}: python3 ended with status {exit_status} before it ran anything: {said.strip()[-400:]!r}",
+            remedy="run `python3 -c pass` by hand on this machine",
+        )
+
+
+SUDO_REMEDY = "allow this user `sudo -n python3` (NOPASSWD in sudoers), or leave --gpu-sudo out"

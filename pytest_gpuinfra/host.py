@@ -1,0 +1,95 @@
+"""One host of a run, as tests see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pytest_gpuinfra.capture import Capture
+from pytest_gpuinfra.connection.base import CommandResult, Connection, OnOutput
+from pytest_gpuinfra.errors import FactUnavailable
+from pytest_gpuinfra.evidence import Evidence, evidence
+from pytest_gpuinfra.host_facts import HostFacts
+from pytest_gpuinfra.inventory import Expectation
+from pytest_gpuinfra.selection import SelectedHost
+
+
+class GpuHost:
+    """
+    One host: what is expected of it, what was seen there, and a way to run more there.
+
+    Attributes:
+        alias: Its name in ids and reports.
+        expect: What the inventory declares.
+        expectation_from: File that declares it; "" if nothing is expected.
+        facts: What was seen, parsed on first use.
+        capture: The raw answers behind the facts.
+    """
+
+    def __init__(self, selected: SelectedHost, capture: Capture, connect: Callable[[SelectedHost], Connection]) -> None:
+        self.alias = selected.alias
+        self.expect: Expectation = selected.spec.expect
+        self.expectation_from = selected.expectation_from
+        self.selected = selected
+        self.capture = capture
+        self.facts = HostFacts(capture)
+        self.observe: Callable[[Evidence], None] = lambda _: None
+        self._connect = connect
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """
+        The connection to it, opened on first use.
+
+        Raises:
+            FactUnavailable: The host is replayed from a recording: nothing can be run there.
+        """
+        if self.selected.way == "replay":
+            raise FactUnavailable(
+                self.alias,
+                "a recording answers only what it holds; nothing can be run on it",
+                remedy="run against the host itself",
+            )
+        if self._connection is None:
+            self._connection = self._connect(self.selected)
+        return self._connection
+
+    def run(
+        self,
+        *argv: str,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        on_output: OnOutput | None = None,
+    ) -> CommandResult:
+        """
+        Run a command there; its output becomes evidence of the test that runs.
+
+        Raises:
+            FactUnavailable: The host is replayed.
+            CommandTimeout: The deadline passed; the command and its process group were killed.
+            UnreachableError, ProbeError: There is no session with the host, or it broke off.
+        """
+        result = self.connection.run(argv, stdin=stdin, timeout_s=timeout_s, env=env, on_output=on_output)
+        self.observe(
+            evidence(
+                f"{self.alias}$ {' '.join(argv)}",
+                f"{result.stdout}{result.stderr}\nexit status {result.exit_status}",
+            )
+        )
+        return result
+
+    def close(self) -> None:
+        """End the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __repr__(self) -> str:
+        return f"GpuHost({self.alias!r}, {self.selected.reached_by!r})"
+
+
+def aliases_text(aliases: Sequence[str], limit: int = 4) -> str:
+    """Name some hosts, and count the rest."""
+    shown = ", ".join(aliases[:limit])
+    return shown if len(aliases) <= limit else f"{shown} and {len(aliases) - limit} more"

@@ -1,0 +1,247 @@
+"""
+The plugin: options, and the hooks that turn hosts into items.
+
+Without `--gpu-host` it registers options and fixtures and does nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuinfra.session import RUN, TARGET_FIXTURE, run_of, target_of
+
+if TYPE_CHECKING:
+    from pytest_gpuinfra.run import Run
+
+pytest_plugins = ("pytest_gpuinfra.fixtures",)
+
+_WORKER_KEY = "gpuinfra"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options; none of them is required."""
+    group = parser.getgroup("gpuinfra", "GPU hosts (pytest-gpuinfra)")
+    group.addoption(
+        "--gpu-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="host to judge; repeats. An alias of the inventory, a glob of aliases, 'all', an ssh destination "
+        "(root@node-a, ssh://root@node-a:2222, anything that ssh(1) resolves), 'local' for this machine, or "
+        "replay:FILE for a recording. Without a path, the whole acceptance suite runs",
+    )
+    group.addoption(
+        "--gpu-inventory",
+        metavar="FILE",
+        help="what is expected of the hosts (default: gpuinfra.toml in pytest's root directory, if there is one)",
+    )
+    group.addoption(
+        "--gpu-level",
+        choices=("passive", "active", "disruptive"),
+        default="active",
+        help="highest level of checks that may run: passive reads, active also loads GPUs and asks the endpoint "
+        "for a short while, disruptive also restarts things (default: active)",
+    )
+    group.addoption("--gpu-sudo", action="store_true", help="on the targets, read what needs root through `sudo -n`")
+    group.addoption("--gpu-ssh-config", metavar="FILE", help="config file for ssh(1), in place of your own (ssh -F)")
+    group.addoption(
+        "--gpu-connect-timeout",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="until a target must have started python3, its login shell included (default: 30)",
+    )
+    group.addoption(
+        "--gpu-deadline",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="for all passive readings of a host together (default: 60)",
+    )
+    group.addoption(
+        "--gpu-recording",
+        metavar="FILE",
+        help="where this run's recording goes (default: reports/recordings/TIME.json); 'none' for nowhere",
+    )
+
+
+def _seconds(text: str) -> float:
+    import argparse
+
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"takes a number of seconds above 0, not {text!r}")
+    return value
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare our own hooks."""
+    from pytest_gpuinfra import hooks
+
+    pluginmanager.add_hookspecs(hooks)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Find out which hosts are meant, before any is touched; take our suites if no path is given."""
+    config.addinivalue_line(
+        "markers",
+        "gpu_expects(key, ...): skip unless the inventory expects this of the host, or device.KEY of the GPU",
+    )
+    config.addinivalue_line("markers", "gpu_level(level): passive, active or disruptive; skip above --gpu-level")
+    run = _make_run(config)
+    if run is None:
+        return
+    from pytest_gpuinfra import endings
+
+    config.pluginmanager.register(endings, "gpuinfra-endings")
+    config.pluginmanager.register(endings.AskedFor(), "gpuinfra-asked-for")
+    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
+        from pytest_gpuinfra.suites_path import suites_path
+
+        config.args = [str(suites_path())]
+    if not hasattr(config, "workerinput"):
+        from pytest_gpuinfra.report.results import ResultsPlugin
+
+        config.pluginmanager.register(ResultsPlugin(config, run), "gpuinfra-results")
+    if config.getoption("allure_report_dir", None):
+        from pytest_gpuinfra.report import allure_labels
+
+        config.pluginmanager.register(allure_labels, "gpuinfra-allure")
+
+
+def _make_run(config: pytest.Config) -> Run | None:
+    """Make the session's run, once; None without `--gpu-host`. Bad input ends in pytest's usage error."""
+    names = config.getoption("--gpu-host")
+    if not names or RUN in config.stash:
+        return config.stash.get(RUN, None)
+    from pytest_gpuinfra.errors import GpuInfraError
+    from pytest_gpuinfra.run import Run, Settings
+    from pytest_gpuinfra.selection import find_inventory, join_inventory, select_hosts
+
+    settings = Settings(
+        level=config.getoption("--gpu-level"),
+        sudo=config.getoption("--gpu-sudo"),
+        ssh_config=config.getoption("--gpu-ssh-config"),
+        connect_timeout_s=config.getoption("--gpu-connect-timeout"),
+        deadline_s=config.getoption("--gpu-deadline"),
+    )
+    try:
+        worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+        if worker is not None:
+            run = Run.taken_over(settings, worker[_WORKER_KEY])
+        else:
+            inventory, source = find_inventory(config.getoption("--gpu-inventory"), config.rootpath)
+            for more in config.hook.pytest_gpuinfra_inventory(config=config):
+                inventory = join_inventory(inventory, more)
+            selected = select_hosts(names, inventory, source)
+            run = Run(settings, {host.alias: host for host in selected})
+            run.extra_requests = lambda: [
+                dict(request) for answer in config.hook.pytest_gpuinfra_requests(config=config) for request in answer
+            ]
+    except GpuInfraError as error:
+        raise pytest.UsageError(f"gpuinfra: {error}") from None
+    config.stash[RUN] = run
+    return run
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Capture every host, on the controller, before the header is printed."""
+    run = run_of(session.config)
+    if run is None or hasattr(session.config, "workerinput"):
+        return
+    from pytest_gpuinfra.report.progress import CaptureProgress
+
+    with CaptureProgress(session.config, run) as progress:
+        run.capture_all(progress.done)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what was reached, how, and how long it took."""
+    run = run_of(config)
+    if run is None:
+        return []
+    from pytest_gpuinfra.report.header import header_lines
+
+    return header_lines(run)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one item for each host, device, parameter or unit that a test is about."""
+    run = run_of(metafunc.config)
+    if run is None or TARGET_FIXTURE not in metafunc.fixturenames:
+        return
+    from pytest_gpuinfra.targets import KINDS
+
+    kinds = [name for name in metafunc.fixturenames if name in KINDS]
+    if len(kinds) > 1:
+        pytest.fail(
+            f"{metafunc.function.__name__} takes {' and '.join(kinds)}: a test is about one of them",
+            pytrace=False,
+        )
+    targets = run.targets_for(kinds[0] if kinds else "gpu_host")
+    metafunc.parametrize(TARGET_FIXTURE, targets, indirect=True, scope="session", ids=[target.id for target in targets])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Bring items about hosts into the order of hosts, then of the suites, then of the targets."""
+    run = run_of(config)
+    if run is None:
+        return
+    ours = {index: target for index, item in enumerate(items) if (target := target_of(item)) is not None}
+    rank = {alias: number for number, alias in enumerate(run.selected)}
+
+    def key(index: int) -> tuple[object, ...]:
+        item = items[index]
+        line = item.location[1] or 0
+        indices: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
+        return rank[ours[index].host], item.nodeid.partition("::")[0], line, indices.get(TARGET_FIXTURE, 0)
+
+    ordered = [items[index] for index in sorted(ours, key=key)]
+    for index, item in zip(ours, ordered, strict=True):
+        items[index] = item
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the captures to a worker of xdist, so that no host is asked twice."""
+    run = run_of(node.config)
+    if run is not None:
+        node.workerinput[_WORKER_KEY] = run.hand_over()
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Deal out whole hosts, whatever --dist says: results of one host belong together."""
+    run = run_of(config)
+    if run is None:
+        return None
+    from pytest_gpuinfra.scheduler import HostScheduling
+
+    return HostScheduling(config, log, run.alias_of)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """With `-n auto`, one worker a host: they wait for targets, not for this machine's cores."""
+    run = _make_run(config)
+    return max(1, len(run.selected)) if run is not None else None
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> Generator[None, None, None]:
+    """End the connections, whatever happened."""
+    try:
+        return (yield)
+    finally:
+        run = run_of(config)
+        if run is not None:
+            run.close()

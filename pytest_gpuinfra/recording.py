@@ -1,0 +1,130 @@
+"""
+Recordings: one file that holds what a run saw and how it ended, and that can be judged again.
+
+Format: JSON, UTF-8, keys sorted, one document:
+    {"format": "pytest-gpuinfra recording", "version": 1, "plugin": str, "started_at": UTC ISO 8601,
+     "hosts": {alias: {"spec": {...}, "capture": {...}}},
+     "results": [{"id": str, "host": alias, "outcome": str, "message": str, "took_s": float}]}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuinfra.capture import Capture
+from pytest_gpuinfra.errors import RecordingError
+
+FORMAT = "pytest-gpuinfra recording"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class RecordedHost:
+    """
+    One host of a recording.
+
+    Attributes:
+        spec: How it was declared then, as plain data of the inventory's form.
+        capture: What it answered.
+    """
+
+    spec: Mapping[str, Any]
+    capture: Capture
+
+
+@dataclass(frozen=True)
+class Recording:
+    """
+    A run, as it was written down.
+
+    Attributes:
+        hosts: By alias, in the run's order.
+        results: One for each item: id, host, outcome ("passed", "failed", "error", "skipped"), message, took_s.
+        started_at: UTC, ISO 8601.
+        plugin: Version of pytest-gpuinfra that wrote it.
+    """
+
+    hosts: Mapping[str, RecordedHost]
+    results: Sequence[Mapping[str, Any]] = ()
+    started_at: str = ""
+    plugin: str = ""
+
+
+def write_recording(path: Path, recording: Recording) -> str:
+    """
+    Write a recording; an unfinished one never stands under its name.
+
+    Returns:
+        The file's SHA-256, hexadecimal.
+
+    Raises:
+        RecordingError: The file cannot be written.
+    """
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "plugin": recording.plugin,
+        "started_at": recording.started_at,
+        "order": list(recording.hosts),
+        "hosts": {
+            alias: {"spec": host.spec, "capture": host.capture.to_json()} for alias, host in recording.hosts.items()
+        },
+        "results": list(recording.results),
+    }
+    text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+    data = text.encode("utf-8", "backslashreplace")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RecordingError(
+            f"{path}: the recording cannot be written: {error.strerror}",
+            remedy="name another file with --gpu-recording",
+        ) from None
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_recording(path: Path) -> Recording:
+    """
+    Read a recording.
+
+    Raises:
+        RecordingError: The file is missing, damaged, or of a version that this one does not read.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordingError(
+            f"{path}: the recording cannot be read: {error.strerror}",
+            remedy="write replay:FILE with a run's recording",
+        ) from None
+    except ValueError as error:
+        raise RecordingError(f"{path}: the recording is damaged: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise RecordingError(f"{path}: not a recording of pytest-gpuinfra")
+    if document.get("version") != VERSION:
+        raise RecordingError(
+            f"{path}: a recording of version {document.get('version')!r}; this pytest-gpuinfra reads version {VERSION}",
+            remedy="use the pytest-gpuinfra that wrote it, or take a new one",
+        )
+    try:
+        hosts = {
+            alias: RecordedHost(
+                document["hosts"][alias]["spec"],
+                Capture.from_json(alias, document["hosts"][alias]["capture"]),
+            )
+            for alias in document["order"]
+        }
+        return Recording(hosts, document["results"], document["started_at"], document["plugin"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RecordingError(f"{path}: the recording is damaged: {type(error).__name__} {error}") from None

@@ -1,0 +1,218 @@
+"""One pytest session's run: its hosts, their captures, the targets of its items, and what became of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuinfra.capture import Capture, Request, take_capture
+from pytest_gpuinfra.connection.base import Connection
+from pytest_gpuinfra.connection.local import LocalConnection
+from pytest_gpuinfra.connection.ssh import SshConnection, close_sockets
+from pytest_gpuinfra.host import GpuHost
+from pytest_gpuinfra.host_facts import requests_for
+from pytest_gpuinfra.inventory import parse_inventory
+from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.selection import SelectedHost
+from pytest_gpuinfra.targets import Target, alias_of_id, targets_of
+
+LEVELS = ("passive", "active", "disruptive")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """
+    What the command line says of reaching hosts.
+
+    Attributes:
+        level: Highest level of checks that may run, one of LEVELS.
+        sudo: Run everything through `sudo -n`, also where the inventory does not ask for it.
+        ssh_config: Config file for ssh(1) in place of the user's own; None for that.
+        connect_timeout_s: Seconds until the target must have started python3.
+        deadline_s: Seconds for the capture, once that has started.
+        parallel: Hosts captured at the same time, at most.
+    """
+
+    level: str = "active"
+    sudo: bool = False
+    ssh_config: str | None = None
+    connect_timeout_s: float = 30.0
+    deadline_s: float = 60.0
+    parallel: int = 32
+
+
+@dataclass
+class Outcome:
+    """
+    How one item ended.
+
+    Attributes:
+        id: Node id.
+        host: Alias.
+        outcome: "passed", "failed", "error" or "skipped".
+        message: What pytest shows of it; "" for a pass.
+        took_s: Seconds of all its phases.
+    """
+
+    id: str
+    host: str
+    outcome: str
+    message: str = ""
+    took_s: float = 0.0
+
+
+@dataclass
+class Run:
+    """
+    The run.
+
+    Attributes:
+        settings: What the command line says.
+        selected: Hosts by alias, in order.
+        hosts: The same, once captured.
+        outcomes: Results by node id, on the controller only.
+        started_at: UTC, ISO 8601.
+    """
+
+    settings: Settings
+    selected: Mapping[str, SelectedHost]
+    extra_requests: Callable[[], Iterable[Request]] = list
+    hosts: dict[str, GpuHost] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    captured_in_s: float = 0.0
+    _handover: Path | None = None
+
+    def connect(self, host: SelectedHost) -> Connection:
+        """Make the connection of a host; it opens with its first command."""
+        sudo = self.settings.sudo or host.spec.sudo
+        timeout_s = self.settings.connect_timeout_s
+        if host.way == "local":
+            return LocalConnection(host.alias, sudo=sudo, connect_timeout_s=timeout_s)
+        return SshConnection(
+            host.alias,
+            host.destination,
+            config=self.settings.ssh_config,
+            sudo=sudo,
+            connect_timeout_s=timeout_s,
+        )
+
+    def capture_all(self, on_done: Callable[[GpuHost, int], None]) -> None:
+        """
+        Capture every host, all at the same time within the limit.
+
+        Args:
+            on_done: Called in this thread for each host as it is done, with the number of those still open.
+        """
+        started = time.monotonic()
+        extra = list(self.extra_requests())
+        done: dict[str, GpuHost] = {}
+        with ThreadPoolExecutor(max(1, min(self.settings.parallel, len(self.selected)))) as pool:
+            waiting = [pool.submit(self._capture, host, extra) for host in self.selected.values()]
+            for count, future in enumerate(as_completed(waiting), 1):
+                host = future.result()
+                done[host.alias] = host
+                on_done(host, len(waiting) - count)
+        self.hosts = {alias: done[alias] for alias in self.selected}
+        self.captured_in_s = time.monotonic() - started
+
+    def _capture(self, selected: SelectedHost, extra: list[Request]) -> GpuHost:
+        if selected.capture is not None:
+            return GpuHost(selected, selected.capture, self.connect)
+        connection = self.connect(selected)
+        capture = take_capture(
+            connection,
+            [*requests_for(selected.spec.expect), *extra],
+            reached_by=selected.reached_by,
+            timeout_s=self.settings.deadline_s,
+        )
+        host = GpuHost(selected, capture, lambda _: connection)
+        if capture.error:
+            connection.close()
+            host = GpuHost(selected, capture, self.connect)
+        return host
+
+    def targets_for(self, kind: str) -> list[Target]:
+        """Give the targets of one kind over all hosts."""
+        return [target for host in self.hosts.values() for target in targets_of(host, kind, self.alias_of)]
+
+    @cached_property
+    def _aliases(self) -> tuple[str, ...]:
+        return tuple(sorted(self.selected, key=len, reverse=True))
+
+    def alias_of(self, identity: str) -> str | None:
+        """Tell whose a target's id is; None if it is none of this run's."""
+        return alias_of_id(identity, self._aliases)
+
+    def hand_over(self) -> str:
+        """Write what xdist's workers need into a private file, and give its path."""
+        if self._handover is None:
+            directory = Path(tempfile.mkdtemp(prefix="gpuinfra-run-"))
+            self._handover = directory / "captures.json"
+            hosts = [
+                {
+                    "alias": alias,
+                    "way": host.selected.way,
+                    "destination": host.selected.destination,
+                    "spec": host.selected.spec.model_dump(mode="json", exclude_defaults=True),
+                    "expectation_from": host.expectation_from,
+                    "capture": host.capture.to_json(),
+                }
+                for alias, host in self.hosts.items()
+            ]
+            self._handover.write_text(json.dumps(hosts), encoding="utf-8")
+        return str(self._handover)
+
+    @classmethod
+    def taken_over(cls, settings: Settings, path: str) -> Run:
+        """Rebuild the run in a worker from `hand_over`'s file; no host is touched."""
+        run = cls(settings, {})
+        selected: dict[str, SelectedHost] = {}
+        for data in json.loads(Path(path).read_text(encoding="utf-8")):
+            alias = data["alias"]
+            spec = parse_inventory({"hosts": {alias: data["spec"]}}, "hand-over").hosts[alias]
+            selected[alias] = SelectedHost(alias, data["way"], data["destination"], spec, data["expectation_from"])
+            run.hosts[alias] = GpuHost(selected[alias], Capture.from_json(alias, data["capture"]), run.connect)
+        run.selected = selected
+        return run
+
+    def write_recording(self, path: Path, plugin: str) -> str:
+        """
+        Write this run's recording; gives its SHA-256.
+
+        Raises:
+            RecordingError: The file cannot be written.
+        """
+        hosts = {
+            alias: RecordedHost(host.selected.spec.model_dump(mode="json", exclude_defaults=True), host.capture)
+            for alias, host in self.hosts.items()
+        }
+        results: list[dict[str, Any]] = [
+            {
+                "id": outcome.id,
+                "host": outcome.host,
+                "outcome": outcome.outcome,
+                "message": outcome.message,
+                "took_s": round(outcome.took_s, 4),
+            }
+            for outcome in self.outcomes.values()
+        ]
+        return write_recording(path, Recording(hosts, results, self.started_at, plugin))
+
+    def close(self) -> None:
+        """End all connections and remove the private files."""
+        for host in self.hosts.values():
+            host.close()
+        close_sockets()
+        if self._handover is not None:
+            shutil.rmtree(self._handover.parent, ignore_errors=True)
+            self._handover = None

@@ -1,0 +1,171 @@
+"""
+What the items of a run are about: hosts, devices, parameters, units.
+
+Each has an id, a word such as "node-a-01:00.0" that `-k` takes.
+What is expected decides which targets there are; what was observed only where nothing is expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpuinfra.errors import GpuInfraError
+from pytest_gpuinfra.facts.pci_address import short_address
+
+if TYPE_CHECKING:
+    from pytest_gpuinfra.host import GpuHost
+    from pytest_gpuinfra.inventory import DeviceExpectation
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
+    """
+    One GPU of a host, expected or, where no device is expected, observed.
+
+    Attributes:
+        host: Alias.
+        pci_address: "0000:01:00.0".
+        expect: The row of the inventory that names it; one that expects nothing if no row does.
+    """
+
+    host: str
+    pci_address: str
+    expect: DeviceExpectation
+
+    def __str__(self) -> str:
+        return f"{self.host}: GPU {short_address(self.pci_address)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedValue:
+    """
+    Something with a name, and what is expected of it.
+
+    Attributes:
+        name: Name of a parameter or unit.
+        value: Expected value or state.
+    """
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Target:
+    """
+    What one item is about; reports show it as its id.
+
+    Attributes:
+        id: The word that stands for it, unique in the run.
+        host: Alias of its host.
+        kind: Name of the fixture that gives the value; "gpu_host" for the host itself.
+        label: What it is, without the host; "" for the host itself.
+        value: What that fixture gives; None for the host itself.
+        nothing: Why there is no value; "" if there is one.
+    """
+
+    id: str
+    host: str
+    kind: str
+    label: str
+    value: object
+    nothing: str = ""
+
+    def __repr__(self) -> str:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """
+    A kind of target.
+
+    Attributes:
+        list: Gives (label, value) of each target of a host.
+        nothing: What to say when a host has none.
+    """
+
+    list: Callable[[GpuHost], Sequence[tuple[str, object]]]
+    nothing: str
+
+
+def _named(values: Mapping[str, str]) -> list[tuple[str, object]]:
+    return [(name, ExpectedValue(name, value)) for name, value in values.items()]
+
+
+def _devices(host: GpuHost) -> list[tuple[str, object]]:
+    from pytest_gpuinfra.inventory import DeviceExpectation
+
+    expected = [(address, row) for row in host.expect.devices for address in row.pci]
+    if not expected:
+        try:
+            observed = [function.address for function in host.facts.pci_functions.gpus]
+        except GpuInfraError:
+            observed = []
+        expected = [(address, DeviceExpectation(pci=(address,))) for address in observed]
+    return [(short_address(address), GpuDevice(host.alias, address, row)) for address, row in expected]
+
+
+KINDS: dict[str, Kind] = {
+    "gpu_device": Kind(_devices, "no device is expected of {host}, and no GPU was seen there"),
+    "gpu_required_parameter": Kind(
+        lambda host: [(token, token) for token in host.expect.kernel_command_line.has],
+        "inventory expects no kernel_command_line.has of {host}",
+    ),
+    "gpu_forbidden_parameter": Kind(
+        lambda host: [(token, token) for token in host.expect.kernel_command_line.lacks],
+        "inventory expects no kernel_command_line.lacks of {host}",
+    ),
+    "gpu_driver_parameter": Kind(
+        lambda host: _named(host.expect.driver_parameters), "inventory expects no driver_parameters of {host}"
+    ),
+    "gpu_module_parameter": Kind(
+        lambda host: _named(host.expect.module_parameters), "inventory expects no module_parameters of {host}"
+    ),
+    "gpu_expected_unit": Kind(lambda host: _named(host.expect.units), "inventory expects no units of {host}"),
+    "gpu_absent_file": Kind(
+        lambda host: [(path, path) for path in host.expect.files_absent],
+        "inventory expects no files_absent of {host}",
+    ),
+}
+"""Kinds of target by the fixture that a test takes for it. A test takes one of them at most."""
+
+
+def targets_of(host: GpuHost, kind: str, alias_of: Callable[[str], str | None]) -> list[Target]:
+    """
+    Give the targets of one kind on one host; where there is none, one that says why.
+
+    Args:
+        host: The host.
+        kind: A name in KINDS, or "gpu_host".
+        alias_of: Tells whose an id is, by the id alone: the scheduler has nothing else.
+    """
+
+    def make(label: str, value: object, nothing: str = "") -> Target:
+        identity = f"{host.alias}-{label}" if label else host.alias
+        if alias_of(identity) != host.alias:  # "node" with unit "a-x" beside a host "node-a"
+            identity = f"{host.alias}~{label}"
+        return Target(identity, host.alias, kind, label, value, nothing)
+
+    if kind == "gpu_host":
+        return [make("", None)]
+    found = KINDS[kind].list(host)
+    if not found:
+        return [make("", None, KINDS[kind].nothing.format(host=host.alias))]
+    return [make(label, value) for label, value in found]
+
+
+def alias_of_id(identity: str, aliases: Sequence[str]) -> str | None:
+    """
+    Tell which host an id belongs to.
+
+    Args:
+        identity: "node-a-01:00.0", or what stands between the brackets of a node id.
+        aliases: Aliases of the run, in any order.
+    """
+    for alias in sorted(aliases, key=len, reverse=True):
+        if identity == alias or identity.startswith((f"{alias}-", f"{alias}~")):
+            return alias
+    return None

@@ -1,0 +1,1 @@
+"""Pure functions that join facts with expectations, and facts with each other."""
