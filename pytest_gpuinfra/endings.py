@@ -9,7 +9,7 @@ The four endings, enforced: passed, FAILED, ERROR and skipped mean four differen
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import reduce
 from typing import Any
 
@@ -41,6 +41,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         return (yield)
     finally:
         observed.extend(_evidence(item, host, target))
+        item.user_properties.append(("gpu_host", target.host))
+        item.user_properties.extend(_properties(observed))
 
 
 class AskedFor:
@@ -58,10 +60,14 @@ class AskedFor:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Turn a pass without an observation into an error."""
-    result = yield
-    target = target_of(item)
-    if target is not None and not item.stash.get(OBSERVED, []):
+    """Take down what the test itself observed; turn a pass without any observation into an error."""
+    observed = item.stash.get(OBSERVED, [])
+    before = len(observed)
+    try:
+        result = yield
+    finally:
+        item.user_properties.extend(_properties(observed[before:]))
+    if target_of(item) is not None and not observed:
         raise FactUnavailable(
             item.name,
             "the test passed without having observed anything",
@@ -100,11 +106,6 @@ def pytest_runtest_makereport(
             report.when = OBSERVING  # type: ignore[assignment]
     elif isinstance(raised, AssertionError) and call.when == "call" and _is_ours(item):
         report.longrepr = _message(raised)
-    if call.when == "setup" or report.failed:
-        report.user_properties.append(("gpu_host", target.host))
-    if call.when == "call" or (call.when == "setup" and not report.passed):
-        observed = item.stash.get(OBSERVED, [])
-        report.user_properties.extend((f"evidence: {piece.name}", piece.text) for piece in observed)
     return report
 
 
@@ -148,6 +149,10 @@ def _skip_if_not_expected(item: pytest.Item, host: GpuHost, target: Target) -> N
             value = reduce(lambda found, word: getattr(found, word, None), words, root)
             if value is None or value in ((), {}):
                 pytest.skip(f"inventory expects no {'.'.join(words)} of {subject}")
+
+
+def _properties(observed: Sequence[Evidence]) -> list[tuple[str, object]]:
+    return [(f"evidence: {piece.name}", piece.text) for piece in observed]
 
 
 def _evidence(item: pytest.Item, host: GpuHost, target: Target) -> list[Evidence]:

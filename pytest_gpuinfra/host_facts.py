@@ -39,6 +39,11 @@ from pytest_gpuinfra.kernel_faults import KernelFaults
 _PCI = "/sys/bus/pci/devices"
 _DISPLAY_BRIDGE_ACCELERATOR = ["0x03", "0x0604", "0x12"]
 
+UNIT_PROPERTIES = (
+    "Id,LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts,ActiveEnterTimestampMonotonic,"
+    "InactiveEnterTimestampMonotonic,ExecMainStartTimestampMonotonic,ConditionResult"
+)
+
 
 def requests_for(expect: Expectation) -> list[Request]:
     """Give what the checks of a host need, for one round trip."""
@@ -55,7 +60,7 @@ def requests_for(expect: Expectation) -> list[Request]:
         tree(
             "pci",
             _PCI,
-            *(file(name, name) for name in ("vendor", "device", "class")),
+            *(file(name, name) for name in ("vendor", "device", "class", "resource")),
             link("driver", "driver"),
             link("iommu_group", "iommu_group"),
         ),
@@ -74,7 +79,6 @@ def requests_for(expect: Expectation) -> list[Request]:
                     "current_link_width",
                     "max_link_speed",
                     "max_link_width",
-                    "resource",
                 )
             ),
             hexadecimal("config", "config"),
@@ -104,15 +108,11 @@ def requests_for(expect: Expectation) -> list[Request]:
         )
         requests.append(node("module_parameters", *items))
     if expect.units:
-        properties = (
-            "Id,LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts,ActiveEnterTimestampMonotonic,"
-            "InactiveEnterTimestampMonotonic,ExecMainStartTimestampMonotonic,ConditionResult"
-        )
         requests.append(
             node(
                 "units",
                 *(
-                    command(unit, "systemctl", "show", "--no-pager", "-p", properties, "--", unit)
+                    command(unit, "systemctl", "show", "--no-pager", "-p", UNIT_PROPERTIES, "--", unit)
                     for unit in expect.units
                 ),
             )

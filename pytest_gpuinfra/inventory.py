@@ -172,7 +172,9 @@ class Expectation(_Model):
 class HostSpec(_Model):
     """One host: how to reach it, and what is expected of it."""
 
-    address: str | None = Field(None, description='what ssh(1) takes, "root@192.0.2.10"; the alias if left out')
+    address: str | None = Field(
+        None, description='what ssh(1) takes, "root@192.0.2.10", or "local" for this machine; the alias if left out'
+    )
     group: str | None = Field(None, description="a name under [groups] whose keys apply where the host has none")
     sudo: bool = Field(False, description="read what needs root through `sudo -n`")
     expect: Expectation = Expectation()
@@ -226,7 +228,7 @@ def parse_inventory(raw: Mapping[str, Any], source: str) -> Inventory:
                 faults.append(
                     f"hosts.{alias}: an alias is letters, digits, '.', '_' and '-', and begins with none of '.-'"
                 )
-            if alias in ("all", "local"):
+            if alias == "all":
                 faults.append(f"hosts.{alias}: {alias!r} has a meaning of its own for --gpu-host; take another alias")
             if isinstance(host, dict):
                 group = host.get("group", raw.get("defaults", {}).get("group"))

@@ -85,6 +85,7 @@ def write_recording(path: Path, recording: Recording) -> str:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
+            os.fchmod(descriptor, 0o666 & ~_umask())
         os.replace(temporary, path)
     except OSError as error:
         raise RecordingError(
@@ -92,6 +93,12 @@ def write_recording(path: Path, recording: Recording) -> str:
             remedy="name another file with --gpu-recording",
         ) from None
     return hashlib.sha256(data).hexdigest()
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def read_recording(path: Path) -> Recording:

@@ -263,8 +263,17 @@ class PipeConnection:
         self._closed = True
         with self._lock:
             processes = list(self._processes)
+        for process in processes:  # each is in the hands of the thread that runs it; this makes it come to an end
+            if process.stdin:
+                with contextlib.suppress(OSError, ValueError):
+                    process.stdin.close()
+        limit = time.monotonic() + 2.0
         for process in processes:
-            _end(process)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, limit - time.monotonic()))
+                continue
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def _job(
         self,

@@ -139,7 +139,7 @@ class ResultsPlugin:
         for (kind, brief), ids in list(groups.items())[:_LISTED]:
             word, style = ("FAILED", "red") if kind == "failed" else ("ERROR ", "yellow")
             times = f" ({len(ids)} checks)" if len(ids) > 1 else ""
-            console.print(Text(word, style) + Text(f" {brief}{times}"))
+            console.print(Text(word, style) + Text(f" {brief}{times}"), soft_wrap=True)
         if len(groups) > _LISTED:
             console.print(f"  and {len(groups) - _LISTED} more of {alias}, above", markup=False)
 

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from pytest_gpuinfra import Expectation, ExpectedValue, GpuHost, explain
-from pytest_gpuinfra.facts.driver import DriverParameters, DriverVersion
+from pytest_gpuinfra.facts.driver import DriverParameters, DriverVersion, same_parameter_value
 
 
 @pytest.mark.gpu_expects("driver_version")
@@ -34,9 +34,11 @@ def test_driver_parameter_has_the_expected_value(
 
     DmaRemapPeerMmio, for one, decides whether peer copies under translation are attempted at all.
     """
-    assert gpu_driver_parameters[gpu_driver_parameter.name] == gpu_driver_parameter.value, explain(
+    observed = str(gpu_driver_parameters[gpu_driver_parameter.name])
+
+    assert same_parameter_value(observed, gpu_driver_parameter.value), explain(
         f"{gpu_host.alias}: NVIDIA driver parameter {gpu_driver_parameter.name}",
-        observed=gpu_driver_parameters[gpu_driver_parameter.name],
+        observed=observed,
         expected=gpu_driver_parameter.value,
         why="what was proven on this host was proven with the expected value",
         action="set NVreg_... in modprobe.d, rebuild the initramfs, and load the driver again or reboot",
@@ -51,7 +53,7 @@ def test_module_parameter_has_the_expected_value(
 
     What stands in modprobe.d and what the loaded module uses are two facts.
     """
-    assert gpu_module_parameter_value == gpu_module_parameter.value, explain(
+    assert same_parameter_value(gpu_module_parameter_value, gpu_module_parameter.value), explain(
         f"{gpu_host.alias}: module parameter {gpu_module_parameter.name}",
         observed=gpu_module_parameter_value,
         expected=gpu_module_parameter.value,

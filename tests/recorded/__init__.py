@@ -1,0 +1,1 @@
+"""Recorded and composed inputs of the tests."""

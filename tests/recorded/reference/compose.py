@@ -1,0 +1,149 @@
+"""
+Compose the reference host: eight Blackwell GPUs, four of them for a service, four for a confidential VM.
+
+Composed from documented formats, after the story this project comes from; no such recording exists.
+`python -m tests.recorded.reference.compose` writes recording.json beside this file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_gpuinfra.inventory import read_inventory
+from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from tests.recorded.made_host import MadeFunction, MadeHost
+
+HERE = Path(__file__).parent
+_MEM32, _MEM64 = 0x40200, 0x14220C
+_BAR1 = {
+    "01": 0x2C000000000,
+    "11": 0x24000000000,
+    "61": 0x34000000000,
+    "71": 0x38000000000,
+    "81": 0x44000000000,
+    "91": 0x48000000000,
+    "e1": 0x54000000000,
+    "f1": 0x58000000000,
+}
+
+
+def reference_host() -> MadeHost:
+    """Give the host as it stood: translation on, faults by two GPUs, everything else right."""
+    functions = []
+    for number, (bus, bar1) in enumerate(_BAR1.items()):
+        numa = number // 4
+        port = f"0000:{int(bus, 16) - 1:02x}:01.1"
+        driver = "nvidia" if numa == 0 else "vfio-pci"
+        functions += [
+            MadeFunction(
+                port, (), 0x1022, 0x153E, 0x060400, "pcieport", 10 + number, numa, acs_control=0x1D
+            ),
+            MadeFunction(
+                f"0000:{bus}:00.0",
+                (port,),
+                driver=driver,
+                group=40 + number,
+                numa_node=numa,
+                bars={
+                    0: (0xB0000000 + number * 0x4000000, 0x4000000, _MEM32),
+                    1: (bar1, 0x2000000000, _MEM64),
+                    3: (bar1 + 0x2000000000, 0x2000000, _MEM64),
+                },
+            ),
+            MadeFunction(
+                f"0000:{bus}:00.1",
+                (port,),
+                device=0x22E8,
+                class_code=0x040300,
+                driver="snd_hda_intel" if numa == 0 else "vfio-pci",
+                group=40 + number,
+                numa_node=numa,
+                bars={0: (0xA0000000 + number * 0x4000, 0x4000, _MEM32)},
+            ),
+        ]
+    line = "BOOT_IMAGE=/boot/vmlinuz-6.14.11-4-pve root=/dev/mapper/pve-root ro quiet amd_iommu=on"
+    return MadeHost(
+        functions,
+        files={
+            "/proc/sys/kernel/random/boot_id": "5b0f0b7e-8a3e-4a2b-9c56-3f1f6f0d7a11\n",
+            "/proc/uptime": "11423.77 690123.10\n",
+            "/proc/sys/kernel/osrelease": "6.14.11-4-pve\n",
+            "/proc/cmdline": line + "\n",
+            "/proc/driver/nvidia/params": 'ResmanDebugLevel: 4294967295\nDmaRemapPeerMmio: 1\nRegistryDwords: ""\n',
+            "/proc/driver/nvidia/version": (
+                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  "
+                "(dvs-builder@U22-I3-B17-02-5)  Tue Sep 23 09:55:41 UTC 2025\n"
+                "GCC version:  gcc version 14.2.0 (Debian 14.2.0-19)\n"
+            ),
+            "/sys/module/nvidia/version": "580.95.05\n",
+            "/sys/module/kvm_amd/parameters/sev": "Y\n",
+            "/sys/module/kvm_amd/parameters/sev_es": "Y\n",
+            "/sys/module/kvm_amd/parameters/sev_snp": "Y\n",
+            "/dev/sev": "",
+        },
+        kmsg=[
+            (5, 0.0, "Linux version 6.14.11-4-pve (build@proxmox) (gcc (Debian 14.2.0-19) 14.2.0) #1 SMP PREEMPT_DYNAMIC"),
+            (6, 0.0, f"Command line: {line}"),
+            (6, 0.000001, "BIOS-provided physical RAM map:"),
+            (6, 0.51, "SEV-SNP: RMP table physical range [0x0000000077600000 - 0x00000000877fffff]"),
+            (4, 0.83, "AMD-Vi: Unknown option - 'on'"),
+            (6, 1.12, "iommu: Default domain type: Translated"),
+            (6, 1.12, "iommu: DMA domain TLB invalidation policy: lazy mode"),
+            (6, 1.31, "AMD-Vi: Interrupt remapping enabled"),
+            (6, 8.41, "kvm_amd: SEV-SNP enabled (ASIDs 1 - 99)"),
+            (6, 9.02, "nvidia-nvlink: Nvlink Core is being initialized, major device number 234"),
+            (
+                6,
+                9.03,
+                "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  "
+                "(dvs-builder@U22-I3-B17-02-5)  Tue Sep 23 09:55:41 UTC 2025",
+            ),
+            (6, 11.7, "vfio-pci 0000:81:00.0: vgaarb: VGA decodes changed: olddecodes=io+mem,decodes=none:owns=none"),
+            (
+                3,
+                4211.402118,
+                "nvidia 0000:01:00.0: AMD-Vi: Event logged "
+                "[IO_PAGE_FAULT domain=0x0021 address=0x24000000000 flags=0x0020]",
+            ),
+            (
+                3,
+                4211.402977,
+                "nvidia 0000:11:00.0: AMD-Vi: Event logged "
+                "[IO_PAGE_FAULT domain=0x0022 address=0x34000010000 flags=0x0020]",
+            ),
+        ],
+        commands={
+            _show("gpu-iommu-identity.service"): (
+                "Id=gpu-iommu-identity.service\nLoadState=loaded\nActiveState=inactive\nSubState=dead\n"
+                "UnitFileState=disabled\nResult=success\nNRestarts=0\nActiveEnterTimestampMonotonic=0\n"
+                "InactiveEnterTimestampMonotonic=0\nExecMainStartTimestampMonotonic=0\nConditionResult=no\n"
+            ),
+            _show("nvidia-persistenced.service"): (
+                "Id=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nSubState=running\n"
+                "UnitFileState=enabled\nResult=success\nNRestarts=0\nActiveEnterTimestampMonotonic=13120456\n"
+                "InactiveEnterTimestampMonotonic=0\nExecMainStartTimestampMonotonic=13090111\nConditionResult=yes\n"
+            ),
+        },
+    )
+
+
+def _show(unit: str) -> str:
+    from pytest_gpuinfra.host_facts import UNIT_PROPERTIES
+
+    return f"systemctl show --no-pager -p {UNIT_PROPERTIES} -- {unit}"
+
+
+def compose() -> Recording:
+    """Give the recording."""
+    spec = read_inventory(HERE / "gpuinfra.toml").hosts["node-a"]
+    capture = reference_host().capture("node-a", spec.expect, reached_by="composed, not recorded")
+    return Recording(
+        {"node-a": RecordedHost(spec.model_dump(mode="json", exclude_defaults=True), capture)},
+        (),
+        "2026-11-29T12:00:00+00:00",
+        "composed",
+    )
+
+
+if __name__ == "__main__":
+    print(write_recording(HERE / "recording.json", compose()))
