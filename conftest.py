@@ -1,12 +1,32 @@
-"""This repository's own set-up: markers of its tests."""
+"""This repository's own set-up: markers of its tests, and a switch for CI."""
 
 from __future__ import annotations
 
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switch for CI."""
+    parser.addoption(
+        "--nothing-skipped",
+        action="store_true",
+        help="tests of this repository: end with an error if any test was skipped",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Declare what the tests are marked with."""
     config.addinivalue_line("markers", "lab: needs root and the lab's Debian packages (a booted container as the host)")
     config.addinivalue_line("markers", "lab_vm: needs root and the lab's virtual machine")
-    config.addinivalue_line("markers", "slow: takes minutes; not run by default in CI's fast tier")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Make a skipped test an error, where that is asked for."""
+    if not session.config.getoption("--nothing-skipped", False):
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = len(reporter.stats.get("skipped", ())) if reporter else 0
+    if skipped and session.exitstatus == pytest.ExitCode.OK:
+        reporter.write_line(f"\n{skipped} tests were skipped, and --nothing-skipped was asked for", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

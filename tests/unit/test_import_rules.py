@@ -1,0 +1,121 @@
+"""Who may import whom, over the syntax trees."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "pytest_gpuinfra"
+OURS = "pytest_gpuinfra"
+
+
+def imports(file: Path) -> set[str]:
+    """Give every module that a file imports, inside functions and for typing alike."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names
+
+
+def offending(files: list[Path], forbidden: tuple[str, ...]) -> list[str]:
+    """Give the imports of some files that begin with a forbidden module."""
+    assert files
+    return [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        for name in imports(file)
+        if any(name == word or name.startswith(f"{word}.") for word in forbidden)
+    ]
+
+
+def files(pattern: str) -> list[Path]:
+    """Give the package's files by pattern."""
+    return sorted(PACKAGE.glob(pattern))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "forbidden"),
+    [
+        ("errors.py", (OURS, "pytest", "pydantic")),
+        ("inventory.py", (f"{OURS}.connection", f"{OURS}.capture", "pytest", "subprocess")),
+        (
+            "facts/*.py",
+            ("subprocess", "socket", "urllib", "httpx", "testinfra", "torch", "pytest", "pydantic")
+            + tuple(
+                f"{OURS}.{name}" for name in ("connection", "capture", "run", "host", "plugin", "report", "endpoint")
+            ),
+        ),
+        ("verdict/*.py", ("subprocess", "socket", "httpx", "testinfra", "torch", "pytest", f"{OURS}.connection")),
+        ("connection/*.py", (f"{OURS}.facts", f"{OURS}.verdict", f"{OURS}.plugin", f"{OURS}.capture")),
+        ("capture.py", ("pytest", f"{OURS}.verdict", f"{OURS}.inventory", f"{OURS}.host_facts")),
+        ("endpoint/*.py", ("testinfra", f"{OURS}.connection", f"{OURS}.plugin", f"{OURS}.facts")),
+        ("evidence.py", (f"{OURS}.connection", "pytest", "allure")),
+        ("target/*.py", (OURS, "pytest", "requests", "numpy")),
+        ("fixtures.py", (f"{OURS}.plugin",)),
+    ],
+)
+def test_layer_imports_nothing_above_it(pattern: str, forbidden: tuple[str, ...]) -> None:
+    """Each layer knows only what is below it."""
+    assert offending(files(pattern), forbidden) == []
+
+
+def test_facts_do_no_input_and_output() -> None:
+    """A parser takes text: it opens no file; its own tables come by importlib.resources."""
+    for file in files("facts/*.py"):
+        calls = {
+            node.func.id
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        assert not calls & {"open", "print", "input"}, file
+
+
+def test_probe_and_runner_use_the_standard_library_alone() -> None:
+    """What runs on any target imports what any target has."""
+    import sys
+
+    for name in ("probe.py", "runner.py", "cuda_program.py"):
+        file = PACKAGE / "target" / name
+        if file.exists():
+            assert {module.partition(".")[0] for module in imports(file)} <= set(sys.stdlib_module_names), name
+
+
+def test_suites_use_no_subprocess_and_no_connection() -> None:
+    """A suite asks fixtures; it reaches nobody by itself."""
+    suites = sorted((ROOT / "suites").rglob("*.py"))
+    forbidden = ("subprocess", "socket", "os", "httpx", f"{OURS}.connection", f"{OURS}.capture", f"{OURS}.run")
+    assert offending(suites, forbidden) == []
+
+
+def test_suite_tests_have_one_assertion_and_a_docstring() -> None:
+    """One item, one fact, one message; the first line of the docstring is the requirement in words."""
+    for file in sorted((ROOT / "suites").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                asserts = [part for part in ast.walk(node) if isinstance(part, ast.Assert)]
+                branches = [part for part in ast.walk(node) if isinstance(part, (ast.If, ast.For, ast.While, ast.Try))]
+                assert (len(asserts), branches) == (1, []), f"{file.name}::{node.name}"
+                assert len((ast.get_docstring(node) or "").splitlines()) >= 3, f"{file.name}::{node.name}"
+
+
+def test_no_assert_outside_a_test_body() -> None:
+    """Our own code raises errors of its own; an AssertionError would be taken for a verdict."""
+    allowed = {PACKAGE / "connection" / "base.py"}
+    for file in PACKAGE.rglob("*.py"):
+        if file not in allowed and "suites" not in file.parts:
+            found = [node.lineno for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Assert)]
+            assert not found, f"{file.relative_to(ROOT)}: {found}"
+
+
+def test_public_names_are_importable_and_sorted() -> None:
+    """`__all__` is what can be had."""
+    import pytest_gpuinfra
+
+    assert pytest_gpuinfra.__all__ == sorted(pytest_gpuinfra.__all__)
+    assert all(getattr(pytest_gpuinfra, name) is not None for name in pytest_gpuinfra.__all__)
