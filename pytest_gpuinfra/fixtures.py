@@ -62,7 +62,7 @@ def gpu_expect(gpu_host: GpuHost) -> Expectation:
     return gpu_host.expect
 
 
-def _value_fixture(name: str, doc: str) -> Any:
+def value_fixture(name: str, doc: str) -> Any:
     @pytest.fixture(scope="session", name=name)
     def give(_gpu_target: Target, gpu_host: GpuHost) -> object:
         if _gpu_target.nothing:
@@ -73,28 +73,28 @@ def _value_fixture(name: str, doc: str) -> Any:
     return give
 
 
-gpu_device: GpuDevice = _value_fixture(
+gpu_device: GpuDevice = value_fixture(
     "gpu_device",
     "Give a GPU of the host: one test for each that is expected, or seen where none is expected.",
 )
-gpu_required_parameter: str = _value_fixture(
+gpu_required_parameter: str = value_fixture(
     "gpu_required_parameter", "Give a kernel parameter that must be in effect: one test for each."
 )
-gpu_forbidden_parameter: str = _value_fixture(
+gpu_forbidden_parameter: str = value_fixture(
     "gpu_forbidden_parameter", "Give a kernel parameter that must not be in effect: one test for each."
 )
 
 
-gpu_driver_parameter: ExpectedValue = _value_fixture(
+gpu_driver_parameter: ExpectedValue = value_fixture(
     "gpu_driver_parameter", "Give a parameter of the NVIDIA driver and its expected value: one test for each."
 )
-gpu_module_parameter: ExpectedValue = _value_fixture(
+gpu_module_parameter: ExpectedValue = value_fixture(
     "gpu_module_parameter", "Give a kernel module's parameter and its expected value: one test for each."
 )
-gpu_expected_unit: ExpectedValue = _value_fixture(
+gpu_expected_unit: ExpectedValue = value_fixture(
     "gpu_expected_unit", "Give a systemd unit and the state expected of it: one test for each."
 )
-gpu_absent_file: str = _value_fixture("gpu_absent_file", "Give a file that must not exist: one test for each.")
+gpu_absent_file: str = value_fixture("gpu_absent_file", "Give a file that must not exist: one test for each.")
 
 
 @pytest.fixture(scope="session")

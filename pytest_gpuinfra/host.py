@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.capture import Capture
 from pytest_gpuinfra.connection.base import CommandResult, Connection, OnOutput
@@ -11,6 +12,9 @@ from pytest_gpuinfra.evidence import Evidence, evidence
 from pytest_gpuinfra.host_facts import HostFacts
 from pytest_gpuinfra.inventory import Expectation
 from pytest_gpuinfra.selection import SelectedHost
+
+if TYPE_CHECKING:
+    from pytest_gpuinfra.serving import Serving
 
 
 class GpuHost:
@@ -23,9 +27,16 @@ class GpuHost:
         expectation_from: File that declares it; "" if nothing is expected.
         facts: What was seen, parsed on first use.
         capture: The raw answers behind the facts.
+        serving: Its inference endpoint; None if it has none.
     """
 
-    def __init__(self, selected: SelectedHost, capture: Capture, connect: Callable[[SelectedHost], Connection]) -> None:
+    def __init__(
+        self,
+        selected: SelectedHost,
+        capture: Capture,
+        connect: Callable[[SelectedHost], Connection],
+        serving: Callable[[GpuHost], Serving | None] = lambda _: None,
+    ) -> None:
         self.alias = selected.alias
         self.expect: Expectation = selected.spec.expect
         self.expectation_from = selected.expectation_from
@@ -35,6 +46,12 @@ class GpuHost:
         self.observe: Callable[[Evidence], None] = lambda _: None
         self._connect = connect
         self._connection: Connection | None = None
+        self.serving = serving(self)
+
+    def gathered(self) -> dict[str, Any]:
+        """Give what was gathered after the capture, as plain data for the recording."""
+        endpoint = self.serving.gathered() if self.serving is not None else None
+        return {"endpoint": endpoint} if endpoint else {}
 
     @property
     def connection(self) -> Connection:
@@ -80,7 +97,9 @@ class GpuHost:
         return result
 
     def close(self) -> None:
-        """End the connection, if there is one."""
+        """End the connection and what runs over it, if there is any."""
+        if self.serving is not None:
+            self.serving.close()
         if self._connection is not None:
             self._connection.close()
             self._connection = None

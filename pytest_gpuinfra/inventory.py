@@ -26,6 +26,8 @@ from pydantic import (
 )
 
 from pytest_gpuinfra.errors import InventoryError
+from pytest_gpuinfra.expect_model import ModelExpectation
+from pytest_gpuinfra.expect_service import ContainerExpectation, ContainerName, ServiceExpectation, UnitName
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address, short_address
 
 FILE_NAME = "gpuinfra.toml"
@@ -128,6 +130,9 @@ class Expectation(_Model):
         description="systemd units of the host; without-effect: it may be installed, is not enabled, and did not run",
     )
     files_absent: tuple[str, ...] = Field((), description="files that must not exist on the host")
+    model: ModelExpectation = ModelExpectation()
+    container: ContainerExpectation = ContainerExpectation()
+    service: ServiceExpectation = ServiceExpectation()
 
     @model_validator(mode="after")
     def _consistent(self) -> Expectation:
@@ -177,7 +182,36 @@ class HostSpec(_Model):
     )
     group: str | None = Field(None, description="a name under [groups] whose keys apply where the host has none")
     sudo: bool = Field(False, description="read what needs root through `sudo -n`")
+    endpoint: str | None = Field(
+        None,
+        pattern="^https?://",
+        description='inference endpoint as seen from where the service runs, "http://localhost:30000"; '
+        "a loopback address is reached through a tunnel",
+    )
+    api_key_env: str | None = Field(None, description="variable of pytest's environment that holds the endpoint's key")
+    prompts: tuple[str, ...] = Field((), description="files of more questions with known answers, beside the inventory")
+    container: ContainerName | None = None
+    service: UnitName | None = None
     expect: Expectation = Expectation()
+
+    @model_validator(mode="after")
+    def _named(self) -> HostSpec:
+        for key, empty in (("container", ContainerExpectation()), ("service", ServiceExpectation())):
+            if getattr(self.expect, key) != empty and getattr(self, key) is None:
+                raise ValueError(f"`expect.{key}` needs `{key}`, the name of what it speaks of")
+        return self
+
+    def with_texts(self, base: Path) -> HostSpec:
+        """
+        Read the user's copies of files, so that they travel with the expectation.
+
+        Raises:
+            InventoryError: One cannot be read.
+        """
+        service = self.expect.service.with_texts(base)
+        if service == self.expect.service:
+            return self
+        return self.model_copy(update={"expect": self.expect.model_copy(update={"service": service})})
 
 
 class Inventory(_Model):
@@ -208,7 +242,9 @@ def read_inventory(path: Path) -> Inventory:
         raise InventoryError(f"{path}: is not UTF-8 text (byte {error.start})") from None
     except tomllib.TOMLDecodeError as error:
         raise InventoryError(f"{path}: is not TOML: {error}") from None
-    return parse_inventory(raw, str(path))
+    inventory = parse_inventory(raw, str(path))
+    hosts = {alias: host.with_texts(path.parent) for alias, host in inventory.hosts.items()}
+    return inventory.model_copy(update={"hosts": hosts})
 
 
 def parse_inventory(raw: Mapping[str, Any], source: str) -> Inventory:

@@ -16,7 +16,7 @@ from pytest_gpuinfra.session import RUN, TARGET_FIXTURE, run_of, target_of
 if TYPE_CHECKING:
     from pytest_gpuinfra.run import Run
 
-pytest_plugins = ("pytest_gpuinfra.fixtures",)
+pytest_plugins = ("pytest_gpuinfra.fixtures", "pytest_gpuinfra.fixtures_endpoint")
 
 _WORKER_KEY = "gpuinfra"
 
@@ -60,6 +60,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=60.0,
         metavar="SECONDS",
         help="for all passive readings of a host together (default: 60)",
+    )
+    group.addoption(
+        "--gpu-endpoint",
+        metavar="URL",
+        help="inference endpoint of every host, as seen from where the service runs (http://localhost:30000), in place "
+        "of the inventory's; a loopback address is reached through a tunnel. 'embedded' starts llama.cpp's server with "
+        "a tiny model on this machine (extra 'demo'); 'none' leaves endpoints out",
+    )
+    group.addoption(
+        "--gpu-wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="how long to wait until an endpoint is ready (default: look once)",
+    )
+    group.addoption(
+        "--gpu-prompts",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="questions with known answers, beside those that come along; repeats",
+    )
+    group.addoption(
+        "--gpu-api-key-env",
+        metavar="NAME",
+        help="environment variable that holds the endpoint's API key; the key itself is never written down",
     )
     group.addoption(
         "--gpu-recording",
@@ -131,6 +157,10 @@ def _make_run(config: pytest.Config) -> Run | None:
         ssh_config=config.getoption("--gpu-ssh-config"),
         connect_timeout_s=config.getoption("--gpu-connect-timeout"),
         deadline_s=config.getoption("--gpu-deadline"),
+        endpoint=config.getoption("--gpu-endpoint"),
+        wait_s=config.getoption("--gpu-wait"),
+        prompts=tuple(config.getoption("--gpu-prompts")),
+        api_key_env=config.getoption("--gpu-api-key-env"),
     )
     try:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
@@ -216,6 +246,23 @@ def pytest_configure_node(node: Any) -> None:
     run = run_of(node.config)
     if run is not None:
         node.workerinput[_WORKER_KEY] = run.hand_over()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker of xdist, hand over what was gathered, for the recording."""
+    run = run_of(session.config)
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if run is not None and output is not None:
+        output[_WORKER_KEY] = {alias: host.gathered() for alias, host in run.hosts.items() if host.gathered()}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker gathered."""
+    run = run_of(node.config)
+    if run is not None:
+        run.gathered.update(getattr(node, "workeroutput", {}).get(_WORKER_KEY, {}))
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -3,7 +3,7 @@ Recordings: one file that holds what a run saw and how it ended, and that can be
 
 Format: JSON, UTF-8, keys sorted, one document:
     {"format": "pytest-gpuinfra recording", "version": 1, "plugin": str, "started_at": UTC ISO 8601,
-     "hosts": {alias: {"spec": {...}, "capture": {...}}},
+     "hosts": {alias: {"spec": {...}, "capture": {...}, "gathered": {...}}},
      "results": [{"id": str, "host": alias, "outcome": str, "message": str, "took_s": float}]}
 """
 
@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,12 @@ class RecordedHost:
     Attributes:
         spec: How it was declared then, as plain data of the inventory's form.
         capture: What it answered.
+        gathered: What was gathered afterwards, by kind: "endpoint".
     """
 
     spec: Mapping[str, Any]
     capture: Capture
+    gathered: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ def write_recording(path: Path, recording: Recording) -> str:
         "started_at": recording.started_at,
         "order": list(recording.hosts),
         "hosts": {
-            alias: {"spec": host.spec, "capture": host.capture.to_json()} for alias, host in recording.hosts.items()
+            alias: {"spec": host.spec, "capture": host.capture.to_json(), "gathered": host.gathered}
+            for alias, host in recording.hosts.items()
         },
         "results": list(recording.results),
     }
@@ -129,6 +132,7 @@ def read_recording(path: Path) -> Recording:
             alias: RecordedHost(
                 document["hosts"][alias]["spec"],
                 Capture.from_json(alias, document["hosts"][alias]["capture"]),
+                document["hosts"][alias]["gathered"],
             )
             for alias in document["order"]
         }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.capture import Capture, Request, take_capture
 from pytest_gpuinfra.connection.base import Connection
@@ -24,6 +24,9 @@ from pytest_gpuinfra.inventory import parse_inventory
 from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
 from pytest_gpuinfra.selection import SelectedHost
 from pytest_gpuinfra.targets import Target, alias_of_id, targets_of
+
+if TYPE_CHECKING:
+    from pytest_gpuinfra.serving import EmbeddedOnce, Serving
 
 LEVELS = ("passive", "active", "disruptive")
 
@@ -40,6 +43,10 @@ class Settings:
         connect_timeout_s: Seconds until the target must have started python3.
         deadline_s: Seconds for the capture, once that has started.
         parallel: Hosts captured at the same time, at most.
+        endpoint: Address of the endpoint in place of the inventory's; "embedded", "none", or None for the inventory's.
+        wait_s: How long to wait for an endpoint to be ready, in seconds.
+        prompts: Files of prompts, beside the inventory's.
+        api_key_env: Variable that holds the endpoint's key, in place of the inventory's.
     """
 
     level: str = "active"
@@ -48,6 +55,10 @@ class Settings:
     connect_timeout_s: float = 30.0
     deadline_s: float = 60.0
     parallel: int = 32
+    endpoint: str | None = None
+    wait_s: float = 0.0
+    prompts: tuple[str, ...] = ()
+    api_key_env: str | None = None
 
 
 @dataclass
@@ -80,6 +91,7 @@ class Run:
         selected: Hosts by alias, in order.
         hosts: The same, once captured.
         outcomes: Results by node id, on the controller only.
+        gathered: What xdist's workers gathered, by alias, on the controller only.
         started_at: UTC, ISO 8601.
     """
 
@@ -88,6 +100,7 @@ class Run:
     extra_requests: Callable[[], Iterable[Request]] = list
     hosts: dict[str, GpuHost] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    gathered: dict[str, dict[str, Any]] = field(default_factory=dict)
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     captured_in_s: float = 0.0
     _handover: Path | None = None
@@ -105,6 +118,40 @@ class Run:
             sudo=sudo,
             connect_timeout_s=timeout_s,
         )
+
+    def serving(self, host: GpuHost) -> Serving | None:
+        """Make the endpoint of a host; None if it has none."""
+        spec = host.selected.spec
+        address = self.settings.endpoint or spec.endpoint or ""
+        recorded = host.selected.gathered.get("endpoint")
+        if host.selected.way == "replay":
+            address = recorded["address"] if recorded else ""
+        if address in ("", "none"):
+            return None
+        from pytest_gpuinfra.serving import Serving, ServingSettings
+
+        settings = ServingSettings(
+            address,
+            self.settings.wait_s,
+            (*spec.prompts, *self.settings.prompts),
+            self.settings.api_key_env or spec.api_key_env,
+            spec.expect.model,
+        )
+        return Serving(
+            host.alias,
+            settings,
+            connection=lambda: host.connection,
+            local=host.selected.way == "local",
+            embedded=self.embedded,
+            recorded=recorded,
+        )
+
+    @cached_property
+    def embedded(self) -> EmbeddedOnce:
+        """The server that comes along, shared by the hosts of this process."""
+        from pytest_gpuinfra.serving import EmbeddedOnce
+
+        return EmbeddedOnce()
 
     def capture_all(self, on_done: Callable[[GpuHost, int], None]) -> None:
         """
@@ -127,7 +174,7 @@ class Run:
 
     def _capture(self, selected: SelectedHost, extra: list[Request]) -> GpuHost:
         if selected.capture is not None:
-            return GpuHost(selected, selected.capture, self.connect)
+            return GpuHost(selected, selected.capture, self.connect, self.serving)
         connection = self.connect(selected)
         capture = take_capture(
             connection,
@@ -135,10 +182,10 @@ class Run:
             reached_by=selected.reached_by,
             timeout_s=self.settings.deadline_s,
         )
-        host = GpuHost(selected, capture, lambda _: connection)
+        host = GpuHost(selected, capture, lambda _: connection, self.serving)
         if capture.error:
             connection.close()
-            host = GpuHost(selected, capture, self.connect)
+            host = GpuHost(selected, capture, self.connect, self.serving)
         return host
 
     def targets_for(self, kind: str) -> list[Target]:
@@ -166,6 +213,7 @@ class Run:
                     "spec": host.selected.spec.model_dump(mode="json", exclude_defaults=True),
                     "expectation_from": host.expectation_from,
                     "capture": host.capture.to_json(),
+                    "gathered": dict(host.selected.gathered),
                 }
                 for alias, host in self.hosts.items()
             ]
@@ -180,8 +228,10 @@ class Run:
         for data in json.loads(Path(path).read_text(encoding="utf-8")):
             alias = data["alias"]
             spec = parse_inventory({"hosts": {alias: data["spec"]}}, "hand-over").hosts[alias]
-            selected[alias] = SelectedHost(alias, data["way"], data["destination"], spec, data["expectation_from"])
-            run.hosts[alias] = GpuHost(selected[alias], Capture.from_json(alias, data["capture"]), run.connect)
+            selected[alias] = SelectedHost(
+                alias, data["way"], data["destination"], spec, data["expectation_from"], None, data["gathered"]
+            )
+            run.hosts[alias] = GpuHost(selected[alias], Capture.from_json(alias, data["capture"]), run.connect, run.serving)
         run.selected = selected
         return run
 
@@ -193,7 +243,11 @@ class Run:
             RecordingError: The file cannot be written.
         """
         hosts = {
-            alias: RecordedHost(host.selected.spec.model_dump(mode="json", exclude_defaults=True), host.capture)
+            alias: RecordedHost(
+                host.selected.spec.model_dump(mode="json", exclude_defaults=True),
+                host.capture,
+                self.gathered.get(alias) or host.gathered(),
+            )
             for alias, host in self.hosts.items()
         }
         results: list[dict[str, Any]] = [
@@ -212,6 +266,8 @@ class Run:
         """End all connections and remove the private files."""
         for host in self.hosts.values():
             host.close()
+        if "embedded" in self.__dict__:
+            self.embedded.close()
         close_sockets()
         if self._handover is not None:
             shutil.rmtree(self._handover.parent, ignore_errors=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pytest_gpuinfra.capture import Capture
 from pytest_gpuinfra.errors import InventoryError
@@ -33,7 +34,7 @@ class SelectedHost:
         spec: What is expected of it.
         expectation_from: File or recording that the expectation comes from; "" if nothing is expected.
         capture: What the recording holds; None unless the way is replay.
-        recorded_results: Outcomes that the recording holds, for the report.
+        gathered: What the recording holds beside it: the endpoint's answers.
     """
 
     alias: str
@@ -42,6 +43,7 @@ class SelectedHost:
     spec: HostSpec
     expectation_from: str = ""
     capture: Capture | None = None
+    gathered: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def reached_by(self) -> str:
@@ -136,11 +138,11 @@ def _replayed(file: str, inventory: Inventory, source: str) -> list[SelectedHost
     hosts = []
     for alias, recorded in recording.hosts.items():
         if alias in inventory.hosts:
-            hosts.append(SelectedHost(alias, "replay", "", inventory.hosts[alias], source, recorded.capture))
+            hosts.append(SelectedHost(alias, "replay", "", inventory.hosts[alias], source, recorded.capture, recorded.gathered))
         else:
             spec = parse_inventory({"hosts": {alias: recorded.spec}}, f"{file}, expectation of {alias}").hosts[alias]
             origin = "" if spec.expect.empty else f"the recording {file}"
-            hosts.append(SelectedHost(alias, "replay", "", spec, origin, recorded.capture))
+            hosts.append(SelectedHost(alias, "replay", "", spec, origin, recorded.capture, recorded.gathered))
     return hosts
 
 

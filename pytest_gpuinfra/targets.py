@@ -108,6 +108,10 @@ def _devices(host: GpuHost) -> list[tuple[str, object]]:
     return [(short_address(address), GpuDevice(host.alias, address, row)) for address, row in expected]
 
 
+def _prompts(host: GpuHost) -> list[tuple[str, object]]:
+    return [(prompt.name, prompt) for prompt in host.serving.prompts] if host.serving is not None else []
+
+
 KINDS: dict[str, Kind] = {
     "gpu_device": Kind(_devices, "no device is expected of {host}, and no GPU was seen there"),
     "gpu_required_parameter": Kind(
@@ -125,6 +129,9 @@ KINDS: dict[str, Kind] = {
         lambda host: _named(host.expect.module_parameters), "inventory expects no module_parameters of {host}"
     ),
     "gpu_expected_unit": Kind(lambda host: _named(host.expect.units), "inventory expects no units of {host}"),
+    "gpu_prompt": Kind(
+        _prompts, "{host} has no endpoint: name one in the inventory (endpoint) or by --gpu-endpoint"
+    ),
     "gpu_absent_file": Kind(
         lambda host: [(path, path) for path in host.expect.files_absent],
         "inventory expects no files_absent of {host}",

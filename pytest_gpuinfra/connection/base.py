@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import json
 import os
+import re
 import secrets
 import selectors
 import signal
@@ -26,6 +27,7 @@ OnOutput = Callable[[str, str], None]
 
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 NO_PYTHON = "gpuinfra-no-python3"
+HOST_REACHED = "gpuinfra-host-reached"
 _BOOTSTRAP = """
 import sys, os
 def take(size):
@@ -61,6 +63,46 @@ class CommandResult:
     stdout: str
     stderr: str
     took_s: float
+
+
+class Feed:
+    """
+    Bytes for the standard input of a program that already runs; `send` may be called from any thread.
+
+    A feed serves one call of `run_program`.
+    """
+
+    def __init__(self) -> None:
+        self._wake, self._waker = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._waker, False)
+        self._lock = threading.Lock()
+        self._waiting = bytearray()
+
+    def fileno(self) -> int:
+        """Give the descriptor that is readable when there is something to take."""
+        return self._wake
+
+    def send(self, data: bytes) -> None:
+        """Append bytes."""
+        with self._lock:
+            self._waiting += data
+        with contextlib.suppress(OSError):  # full: it will wake up all the same; closed: the program has ended
+            os.write(self._waker, b"x")
+
+    def take(self) -> bytes:
+        """Take what has been appended."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+        with self._lock:
+            data, self._waiting = bytes(self._waiting), bytearray()
+        return data
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for descriptor in (self._wake, self._waker):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
 
 class Connection(Protocol):
@@ -111,12 +153,13 @@ class Connection(Protocol):
         *,
         timeout_s: float,
         on_output: OnOutput | None = None,
+        feed: Feed | None = None,
     ) -> CommandResult:
         """
         Run a Python program that is sent along, in the target's own python3.
 
         The program gets its plan as one line of JSON on standard input, which then stays open:
-        its end tells the program that the controller is gone.
+        its end tells the program that the controller is gone. What is sent to `feed` follows there.
 
         Raises:
             As `run`.
@@ -141,14 +184,41 @@ def remote_command(*, sudo: bool = False) -> str:
     It looks for python3 also where a restricted PATH does not, and starts the bootstrap.
     Within single quotes it holds no quote, newline, "!" or backslash, so sh, bash, zsh, csh and fish read it alike.
     """
+    return f"exec /bin/sh -c '{_python_script(sudo=sudo)}'"
+
+
+def inside_argv(enter: Sequence[str]) -> list[str]:
+    """Give the command that starts the bootstrap in a container: what enters it, and sh with the same text."""
+    return [*enter, "/bin/sh", "-c", _python_script()]
+
+
+def nested_command(enter: Sequence[str], *, sudo: bool = False) -> str:
+    """
+    Give the line for a login shell on the host that starts the bootstrap in a container.
+
+    It says HOST_REACHED first, so that a failure of the way in is told apart from one of the way to the host.
+
+    Args:
+        enter: What enters the container; its words hold nothing that double quotes do not keep (containers.py).
+        sudo: Enter through `sudo -n`.
+    """
+    words = " ".join(word if re.fullmatch(r"[\w./:=-]+", word) else f'"{word}"' for word in enter)
+    words = f"sudo -n {words}" if sudo else words
+    return (
+        f"exec /bin/sh -c 'PATH=$PATH:{SBIN}; export PATH; echo {HOST_REACHED}; exec {words} /bin/sh -c \"$0\"' "
+        f"'{_python_script()}'"
+    )
+
+
+def _python_script(*, sudo: bool = False) -> str:
     code = _BOOTSTRAP.encode().hex()
     python = "import sys;exec(bytes.fromhex(sys.argv[1]).decode())"
     prefix = "sudo -n " if sudo else ""
     return (
-        f"exec /bin/sh -c 'PATH=$PATH:{SBIN}; export PATH; "
+        f"PATH=$PATH:{SBIN}; export PATH; "
         f"for p in python3 /usr/libexec/platform-python; do "
         f'if command -v $p >/dev/null 2>&1; then exec {prefix}$p -c "{python}" {code} pytest-gpuinfra; fi; done; '
-        f"echo {NO_PYTHON}; exit 127'"
+        f"echo {NO_PYTHON}; exit 127"
     )
 
 
@@ -252,12 +322,18 @@ class PipeConnection:
         return self._job(tuple(argv), header, b"", stdin, timeout_s, on_output)
 
     def run_program(
-        self, source: str, plan: object, *, timeout_s: float, on_output: OnOutput | None = None
+        self,
+        source: str,
+        plan: object,
+        *,
+        timeout_s: float,
+        on_output: OnOutput | None = None,
+        feed: Feed | None = None,
     ) -> CommandResult:
         program = source.encode()
         header: dict[str, object] = {"argv": None, "program": True, "stdin_open": True, "env": None}
         stdin = json.dumps(plan).encode() + b"\n"
-        return self._job(("python3", "-"), header, b"%d\n%b" % (len(program), program), stdin, timeout_s, on_output)
+        return self._job(("python3", "-"), header, b"%d\n%b" % (len(program), program), stdin, timeout_s, on_output, feed)
 
     def close(self) -> None:
         self._closed = True
@@ -283,6 +359,7 @@ class PipeConnection:
         stdin: bytes,
         timeout_s: float,
         on_output: OnOutput | None,
+        feed: Feed | None = None,
     ) -> CommandResult:
         token = f"gpuinfra-{secrets.token_hex(8)}"
         header |= {"token": token, "stdin_length": len(stdin), "timeout_s": timeout_s}
@@ -294,7 +371,7 @@ class PipeConnection:
             process = self._start()
             self.round_trips += 1
             try:
-                said = self._talk(process, exchange, outgoing, timeout_s)
+                said = self._talk(process, exchange, outgoing, timeout_s, feed)
             finally:
                 _end(process)
                 with self._lock:
@@ -339,7 +416,14 @@ class PipeConnection:
             )
         return self._explain_failure(status, said, noise)
 
-    def _talk(self, process: subprocess.Popen[bytes], exchange: _Exchange, outgoing: bytes, timeout_s: float) -> str:
+    def _talk(
+        self,
+        process: subprocess.Popen[bytes],
+        exchange: _Exchange,
+        outgoing: bytes,
+        timeout_s: float,
+        feed: Feed | None,
+    ) -> str:
         """Move bytes until the last frame, the end of the session, or the deadline; gives the session's stderr."""
         assert process.stdin
         assert process.stdout
@@ -352,6 +436,8 @@ class PipeConnection:
             selector.register(process.stdin, selectors.EVENT_WRITE)
             selector.register(process.stdout, selectors.EVENT_READ)
             selector.register(process.stderr, selectors.EVENT_READ)
+            if feed is not None:
+                selector.register(feed, selectors.EVENT_READ)
             open_streams = 2
             while exchange.end is None and open_streams:
                 if exchange.started and end_by is None:
@@ -363,6 +449,11 @@ class PipeConnection:
                         "" if exchange.started else f"\n{TIMED_OUT_MARK} {self._connect_timeout_s:g} s"
                     )
                 for key, _ in selector.select(left):
+                    if key.fileobj is feed and feed is not None:
+                        if not outgoing and not process.stdin.closed:
+                            selector.register(process.stdin, selectors.EVENT_WRITE)
+                        outgoing += feed.take()
+                        continue
                     if key.fileobj is process.stdin:
                         try:
                             outgoing = outgoing[os.write(key.fd, outgoing[:65536]) :]

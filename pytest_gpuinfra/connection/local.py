@@ -9,8 +9,16 @@ from pytest_gpuinfra.errors import ProbeError, UnreachableError
 class LocalConnection(PipeConnection):
     """Runs everything as a child process of the controller, with the same runner and framing as over ssh."""
 
+    def shell_argv(self, line: str) -> list[str]:
+        """Give the argv of a session that runs a line of shell text."""
+        return ["/bin/sh", "-c", line]
+
+    def explain(self, exit_status: int | None, said: str, noise: str) -> Exception:
+        """Say why a session did not come about."""
+        return self._explain_failure(exit_status, said, noise)
+
     def _session_argv(self) -> list[str]:
-        return ["/bin/sh", "-c", remote_command(sudo=self._sudo)]
+        return self.shell_argv(remote_command(sudo=self._sudo))
 
     def _explain_failure(self, exit_status: int | None, said: str, noise: str) -> Exception:
         if NO_PYTHON in noise:

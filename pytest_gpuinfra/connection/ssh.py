@@ -73,6 +73,7 @@ class SshConnection(PipeConnection):
         name: Alias of the host, for messages.
         destination: What ssh(1) takes: "root@node-a", "ssh://root@node-a:2222", a name of the user's config.
         config: An ssh config file in place of the user's own (`ssh -F`).
+        proxy_command: What carries the connection, as ssh's ProxyCommand; None for the user's own configuration.
     """
 
     def __init__(
@@ -83,16 +84,18 @@ class SshConnection(PipeConnection):
         config: str | None = None,
         sudo: bool = False,
         connect_timeout_s: float = 30.0,
+        proxy_command: str | None = None,
     ) -> None:
         super().__init__(name, sudo=sudo, connect_timeout_s=connect_timeout_s)
         self.destination = destination
-        self._config = config
+        self.config = config
+        self._proxy_command = proxy_command
         self._socket: Path | None = None
         self._socket_lock = threading.Lock()
 
     def by_hand(self) -> str:
         """Give the command that a person can type to see the same failure."""
-        return shlex.join(["ssh", *(["-F", self._config] if self._config else []), self.destination, "python3 -V"])
+        return shlex.join(["ssh", *(["-F", self.config] if self.config else []), self.destination, "python3 -V"])
 
     def control_argv(self, *more: str) -> list[str]:
         """Give the argv of an ssh client that shares this connection, up to the destination."""
@@ -101,20 +104,33 @@ class SshConnection(PipeConnection):
                 self._socket = _sockets().new_socket()
         return [
             "ssh",
-            *(["-F", self._config] if self._config else []),
+            *(["-F", self.config] if self.config else []),
             *("-o", "BatchMode=yes"),
             *("-o", f"ConnectTimeout={max(1, round(self._connect_timeout_s))}"),
             *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"),
             *("-o", "ControlMaster=auto", "-o", f"ControlPath={self._socket}", "-o", "ControlPersist=yes"),
             *("-o", "ClearAllForwardings=yes", "-o", "ForwardAgent=no", "-o", "ForwardX11=no"),
+            *(["-o", f"ProxyCommand={self._proxy_command}"] if self._proxy_command else []),
             *("-o", "LogLevel=ERROR", "-T"),
             *more,
             "--",
             self.destination,
         ]
 
+    def shell_argv(self, line: str) -> list[str]:
+        """Give the argv of a session that asks the login shell to run a line."""
+        return [*self.control_argv(), line]
+
+    def jump_command(self) -> str:
+        """Give the ProxyCommand that carries another connection through this one (`ssh -W`)."""
+        return shlex.join(self.control_argv("-W", "%h:%p")).replace("'%h:%p'", "%h:%p")
+
+    def explain(self, exit_status: int | None, said: str, noise: str) -> Exception:
+        """Say why a session did not come about."""
+        return self._explain_failure(exit_status, said, noise)
+
     def _session_argv(self) -> list[str]:
-        return [*self.control_argv(), remote_command(sudo=self._sudo)]
+        return self.shell_argv(remote_command(sudo=self._sudo))
 
     def close(self) -> None:
         super().close()

@@ -14,7 +14,7 @@ Header (first line of standard input, JSON):
      "timeout_s": float, "env": {name: value} or null}
 Then, where "program" is true, one line with the length of a Python program and the program itself, which a fork of
 this interpreter executes; then "stdin_length" bytes for the job's standard input, which is closed after them unless
-"stdin_open".
+"stdin_open"; what the controller sends later goes to the job, too, as long as that is open.
 
 Frames on standard output after the token: one byte of type, four bytes of length (big endian), payload.
     o, e   standard output and error of the job
@@ -203,6 +203,8 @@ def supervise(child, stdin, streams, pending, keep_open, deadline):
                 if not data:
                     kill_everything(child)
                     os._exit(4)
+                if keep_open:
+                    pending += data
             elif data:
                 frame(streams[descriptor], data)
             else:

@@ -1,0 +1,136 @@
+"""
+Error bodies of inference servers: five shapes, one value.
+
+Source: bodies of SGLang 0.5.16 (flat), vLLM 0.32 and llama.cpp b6xxx (nested), TGI 3 (a string and a type),
+FastAPI ("detail", text or list); cases C104 and C107.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """
+    What a server says about a request that it refuses.
+
+    Attributes:
+        message: Its message, verbatim; never empty.
+        code: Its own numeric code; None if it gives none (or a word, which is then in type).
+        type: Its word for the kind of error; None if it gives none.
+    """
+
+    message: str
+    code: int | None = None
+    type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOverflow:
+    """
+    A request that does not fit the context. All in tokens; None where the message does not say.
+
+    Attributes:
+        limit: Longest context that the server allows, prompt and answer together.
+        requested: Tokens that the request needs in all.
+        input: Of these, tokens of the prompt.
+        completion: Of these, tokens reserved for the answer.
+    """
+
+    limit: int
+    requested: int | None = None
+    input: int | None = None
+    completion: int | None = None
+
+
+def parse_error_body(text: str) -> ErrorBody | None:
+    """
+    Read the error out of a body, whichever of the five shapes it has.
+
+    Returns:
+        None if the body is empty, no JSON object, or an object without an error.
+    """
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return None
+    return error_in(body)
+
+
+def error_in(body: object) -> ErrorBody | None:
+    """Read the error out of a decoded body; None if it holds none."""
+    if not isinstance(body, dict):
+        return None
+    error = body.get("error")
+    if isinstance(error, dict):
+        return _from_fields(error)
+    if isinstance(error, str) and error:
+        return ErrorBody(error, _number(body.get("code")), _word(body.get("error_type") or body.get("type")))
+    if "detail" in body:
+        return _from_detail(body["detail"])
+    if body.get("object") == "error" or ("message" in body and "choices" not in body):
+        return _from_fields(body)
+    return None
+
+
+def parse_context_overflow(message: str) -> ContextOverflow | None:
+    """
+    Read the numbers out of a "too many tokens" message.
+
+    Returns:
+        None if the message is about something else.
+
+    Source: SGLang 0.5 ("model's maximum context length of N tokens. You requested a total of ..."),
+    vLLM 0.4 to 0.32 ("maximum context length is N tokens. However, you requested ...", "max_model_len=N").
+    """
+    limit = re.search(r"(?:maximum context length (?:of|is)|max_model_len=|context size(?: of)?)\s*\(?(\d+)", message)
+    if limit is None:
+        return None
+
+    def number(pattern: str) -> int | None:
+        found = re.search(pattern, message)
+        return int(found[1]) if found else None
+
+    return ContextOverflow(
+        limit=int(limit[1]),
+        requested=number(r"requested (?:a total of )?(\d+)(?: tokens)?(?=[: (])"),
+        input=number(r"(\d+) (?:tokens from the input messages|in the messages|tokens in the messages)")
+        or number(r"(?:prompt|input) contains (?:at least )?(\d+)"),
+        completion=number(r"(\d+) (?:tokens for the completion|in the completion|output tokens)"),
+    )
+
+
+def _from_fields(fields: dict[str, object]) -> ErrorBody | None:
+    message = fields.get("message")
+    if not isinstance(message, str) or not message:
+        return None
+    code = fields.get("code")
+    return ErrorBody(message, _number(code), _word(fields.get("type")) or _word(code))
+
+
+def _from_detail(detail: object) -> ErrorBody | None:
+    if isinstance(detail, str) and detail:
+        return ErrorBody(detail)
+    if isinstance(detail, list):
+        parts = [
+            f"{'.'.join(str(step) for step in item.get('loc', ()))}: {item.get('msg', '')}".strip(": ")
+            for item in detail
+            if isinstance(item, dict)
+        ]
+        return ErrorBody("; ".join(parts)) if any(parts) else None
+    return _from_fields(detail) if isinstance(detail, dict) else None
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    return value if isinstance(value, int) else None
+
+
+def _word(value: object) -> str | None:
+    return value if isinstance(value, str) and value and not value.isdigit() else None

@@ -1,0 +1,38 @@
+"""Deadlines of a request, the bytes that it may bring, and the secret that nobody may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """
+    Deadlines of one request, in seconds.
+
+    Attributes:
+        connect_s: Until the connection stands.
+        read_s: Longest silence. SGLang's /health is silent for 1 s, a cold first token for a minute.
+        total_s: Whole request, from connect to the last byte.
+    """
+
+    connect_s: float = 5.0
+    read_s: float = 60.0
+    total_s: float = 120.0
+
+    def within(self, total_s: float) -> Timeouts:
+        """Give the same deadlines, none longer than total_s."""
+        return Timeouts(min(self.connect_s, total_s), min(self.read_s, total_s), min(self.total_s, total_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What every exchange of one endpoint shares: deadlines, bytes read at most, and the secret to mask."""
+
+    timeouts: Timeouts = Timeouts()
+    max_bytes: int = 8 * 1024 * 1024
+    secret: str = field(default="", repr=False)
+
+    def masked(self, text: str) -> str:
+        """Give the text without the API key; a key under 4 characters cannot be told from text."""
+        return text.replace(self.secret, "***") if len(self.secret) >= 4 else text
