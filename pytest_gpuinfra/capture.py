@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from pytest_gpuinfra.connection.base import Connection
+from pytest_gpuinfra.connection.base import NO_PYTHON, Connection, inside_argv, runner_source
 from pytest_gpuinfra.errors import (
     CommandTimeout,
     FactUnavailable,
@@ -25,6 +23,7 @@ from pytest_gpuinfra.errors import (
     UnreachableError,
 )
 from pytest_gpuinfra.facts.reading import Node, Reading, Tree
+from pytest_gpuinfra.target.probe_text import probe_text
 
 PROBE_SCHEMA = 1
 Request: TypeAlias = dict[str, Any]
@@ -48,9 +47,9 @@ def link(name: str, path: str) -> Item:
     return {"name": name, "kind": "link", "path": path}
 
 
-def listing(name: str, path: str) -> Item:
-    """Ask for the names in a directory."""
-    return {"name": name, "kind": "list", "path": path}
+def listing(name: str, path: str, *match: str) -> Item:
+    """Ask for the names in a directory, or for those that one of some patterns matches."""
+    return {"name": name, "kind": "list", "path": path, **({"match": list(match)} if match else {})}
 
 
 def status(name: str, path: str) -> Item:
@@ -68,7 +67,9 @@ def node(identity: str, *items: Item) -> Request:
     return {"id": identity, "kind": "node", "items": list(items)}
 
 
-def tree(identity: str, root: str, *items: Item, where: Mapping[str, Any] | None = None) -> Request:
+def tree(
+    identity: str, root: str, *items: Item, where: Mapping[str, Any] | None = None, match: Sequence[str] = ()
+) -> Request:
     """Ask for the same items of every entry of a directory; the items' paths are relative to the entry."""
     return {
         "id": identity,
@@ -76,6 +77,62 @@ def tree(identity: str, root: str, *items: Item, where: Mapping[str, Any] | None
         "root": root,
         "items": list(items),
         **({"where": where} if where else {}),
+        **({"match": list(match)} if match else {}),
+    }
+
+
+def filesystem(name: str, path: str) -> Item:
+    """Ask for statvfs(3) of a path: JSON with size and available in bytes, inodes, inodes_available."""
+    return {"name": name, "kind": "statvfs", "path": path}
+
+
+def sample(name: str, path: str) -> Item:
+    """Ask for the beginning of up to three files of a directory: JSON with bytes read, or the error, by name."""
+    return {"name": name, "kind": "sample", "path": path}
+
+
+def clock(name: str) -> Item:
+    """Ask for the target's clocks at one instant: JSON with realtime, monotonic, boottime, ticks_a_second."""
+    return {"name": name, "kind": "clock"}
+
+
+def service(identity: str, unit: str, properties: str, names: Sequence[str], opened: Sequence[str]) -> Request:
+    """
+    Ask for a systemd unit with its files and processes (see target/probe_service.py).
+
+    Args:
+        identity: Its id.
+        unit: Full name of the unit.
+        properties: For `systemctl show -p`.
+        names: Variables to read, "NAME" or "PREFIX*"; all others stay on the target.
+        opened: Beginnings of paths; what its processes have open below them is told.
+    """
+    return {
+        "id": identity,
+        "kind": "service",
+        "unit": unit,
+        "properties": properties,
+        "names": list(names),
+        "opened": list(opened),
+    }
+
+
+def inside(identity: str, enter: Sequence[str], requests: Iterable[Request], *, deadline_s: float = 40.0) -> Request:
+    """
+    Ask for answers from inside a container, in the same round trip and at the same time as the host's.
+
+    Args:
+        identity: Its id; the answers stand under the inner requests' own ids.
+        enter: What runs a command in there, up to the command.
+        requests: What to ask there.
+        deadline_s: How long that may take.
+    """
+    return {
+        "id": identity,
+        "kind": "inside",
+        "enter": inside_argv(enter),
+        "deadline_s": deadline_s,
+        "requests": list(requests),
     }
 
 
@@ -149,6 +206,9 @@ class Capture:
         self.check_reached()
         request = self.request(identity)
         answer = self.answers.get(identity)
+        outer = next((r for r in self.requests if r["kind"] == "inside" and request in r["requests"]), None)
+        if request is not None and answer is None and outer is not None:
+            raise self._not_entered(outer)
         if request is None or answer is None:
             raise FactUnavailable(
                 identity,
@@ -164,7 +224,12 @@ class Capture:
         root = request.get("root", "")
         return {
             entry: {
-                name: _reading(raw, _source(sources.get(name), f"{root}/{entry}" if root else "", name))
+                name: _reading(
+                    raw,
+                    _service_source(request["unit"], entry, name)
+                    if request["kind"] == "service"
+                    else _source(sources.get(name), f"{root}/{entry}" if root else "", name),
+                )
                 for name, raw in readings.items()
             }
             for entry, readings in answer.items()
@@ -172,7 +237,24 @@ class Capture:
 
     def request(self, identity: str) -> Request | None:
         """Give the request of this id; None if it was not asked."""
-        return next((request for request in self.requests if request["id"] == identity), None)
+        inner = (more for request in self.requests for more in request.get("requests", ()))
+        return next((request for request in (*self.requests, *inner) if request["id"] == identity), None)
+
+    def _not_entered(self, outer: Request) -> FactUnavailable:
+        """Say why a container gave no answer."""
+        reading = self.node(outer["id"]).get("session") or Reading("", None, "no answer")
+        shown = " ".join(word for word in outer["enter"][:-3] if len(word) < 200)
+        if NO_PYTHON in (reading.error or ""):
+            return FactUnavailable(
+                f"in the container ({shown})",
+                "it has no python3 in its PATH",
+                remedy="install python3 in the container (3.6 or later, its standard library is enough)",
+            )
+        return FactUnavailable(
+            f"in the container ({shown})",
+            reading.error or "no answer",
+            remedy="see whether the container runs, and enter it by hand from the host",
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Give the capture as plain data, in a fixed order."""
@@ -222,7 +304,11 @@ def take_capture(
         "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     try:
-        result = connection.run_program(_probe_source(), {"requests": requests}, timeout_s=timeout_s)
+        source = _probe_source()
+        plan: dict[str, Any] = {"requests": requests}
+        if any(request["kind"] == "inside" for request in requests):
+            plan |= {"source": source, "runner": runner_source()}
+        result = connection.run_program(source, plan, timeout_s=timeout_s)
         document = _document(connection.name, result.exit_status, result.stdout, result.stderr)
     except CommandTimeout as error:
         reason = f"{connection.name}: the probe did not end within {timeout_s:g} s and was killed"
@@ -267,9 +353,8 @@ def _document(name: str, exit_status: int, stdout: str, stderr: str) -> dict[str
     return document
 
 
-@cache
 def _probe_source() -> str:
-    return (Path(__file__).parent / "target" / "probe.py").read_text(encoding="utf-8")
+    return probe_text()
 
 
 def _reading(raw: Mapping[str, Any], source: str) -> Reading:
@@ -281,7 +366,27 @@ def _source(item: Item | None, base: str, name: str) -> str:
         return {"kmsg": "/dev/kmsg", "journal": "journalctl -k -b 0", "dmesg": "dmesg"}.get(name, name)
     if item["kind"] == "command":
         return shlex.join(item["argv"])
+    if item["kind"] == "clock":
+        return "the target's clocks"
     path = str(item["path"])
     if not base:
         return path
     return base if path == "." else f"{base}/{path}"
+
+
+def _service_source(unit: str, entry: str, name: str) -> str:
+    """Say where a reading of a service request comes from; entries are those of target/probe_service.py."""
+    kind, _, what = entry.partition(" ")
+    if kind == "process":
+        return f"/proc/{what}/{'cmdline' if name == 'argv' else 'fd' if name == 'opened' else name}"
+    if what:
+        return what
+    return {
+        "show": f"systemctl show {unit}",
+        "verify": f"systemd-analyze verify {unit}",
+        "journal": f"journalctl -u {unit}, since its last start",
+        "manager": "systemctl show-environment",
+        "paths": "systemctl show -p UnitPath",
+        "clock": "the target's clocks",
+        "startup": f"the Python of {unit}, started anew",
+    }.get(name, name)

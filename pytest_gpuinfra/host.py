@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.capture import Capture
 from pytest_gpuinfra.connection.base import CommandResult, Connection, OnOutput
-from pytest_gpuinfra.errors import FactUnavailable
+from pytest_gpuinfra.connection.nested import connect_container
+from pytest_gpuinfra.container_host import GpuContainer, observed_testinfra
+from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.evidence import Evidence, evidence
 from pytest_gpuinfra.host_facts import HostFacts
 from pytest_gpuinfra.inventory import Expectation
 from pytest_gpuinfra.selection import SelectedHost
+from pytest_gpuinfra.service_requests import container_of
 
 if TYPE_CHECKING:
+    import testinfra.host  # type: ignore[import-untyped]
+
+    from pytest_gpuinfra.gpu_runs import GpuRuns
     from pytest_gpuinfra.serving import Serving
 
 
@@ -28,6 +35,7 @@ class GpuHost:
         facts: What was seen, parsed on first use.
         capture: The raw answers behind the facts.
         serving: Its inference endpoint; None if it has none.
+        gpu_runs: The GPU programs on it; None if it has no GPU that CUDA could use.
     """
 
     def __init__(
@@ -36,22 +44,40 @@ class GpuHost:
         capture: Capture,
         connect: Callable[[SelectedHost], Connection],
         serving: Callable[[GpuHost], Serving | None] = lambda _: None,
+        gpu_runs: Callable[[GpuHost], GpuRuns | None] = lambda _: None,
     ) -> None:
         self.alias = selected.alias
         self.expect: Expectation = selected.spec.expect
         self.expectation_from = selected.expectation_from
         self.selected = selected
         self.capture = capture
-        self.facts = HostFacts(capture)
+        self.facts = HostFacts(capture, selected.spec)
         self.observe: Callable[[Evidence], None] = lambda _: None
         self._connect = connect
         self._connection: Connection | None = None
         self.serving = serving(self)
+        self.gpu_runs = gpu_runs(self)
+
+    @cached_property
+    def computing_gpus(self) -> tuple[str, ...]:
+        """
+        PCI addresses of the GPUs that CUDA is to use: expected on nvidia, or, where none is expected, seen there.
+
+        Shape (n,), in the inventory's order, else by address.
+        """
+        if self.expect.devices:
+            rows = [row for row in self.expect.devices if row.driver in (None, "nvidia")]
+            return tuple(address for row in rows for address in row.pci)
+        try:
+            return tuple(gpu.address for gpu in self.facts.pci_functions.gpus if gpu.driver == "nvidia")
+        except GpuInfraError:
+            return ()
 
     def gathered(self) -> dict[str, Any]:
         """Give what was gathered after the capture, as plain data for the recording."""
-        endpoint = self.serving.gathered() if self.serving is not None else None
-        return {"endpoint": endpoint} if endpoint else {}
+        parts = {"endpoint": self.serving, "gpu": self.gpu_runs}
+        found = {name: part.gathered() for name, part in parts.items() if part is not None}
+        return {name: data for name, data in found.items() if data}
 
     @property
     def connection(self) -> Connection:
@@ -70,6 +96,35 @@ class GpuHost:
         if self._connection is None:
             self._connection = self._connect(self.selected)
         return self._connection
+
+    @cached_property
+    def container(self) -> GpuContainer | None:
+        """The container that the inventory names; None if it names none."""
+        container = container_of(self.selected.spec)
+        if container is None:
+            return None
+        return GpuContainer(
+            self.alias,
+            container,
+            self.facts.container,
+            lambda: connect_container(self.connection, container),
+            lambda piece: self.observe(piece),
+        )
+
+    @property
+    def service_connection(self) -> Connection:
+        """
+        The connection to where the service runs: into the container if there is one, else to the host.
+
+        Raises:
+            FactUnavailable: The host is replayed.
+        """
+        return self.connection if self.container is None else self.container.connection
+
+    @cached_property
+    def testinfra(self) -> testinfra.host.Host:
+        """testinfra's `Host` on it: service, file, process, package, sysctl, socket, mount_point, ..."""
+        return observed_testinfra(self.connection, lambda piece: self.observe(piece))
 
     def run(
         self,
@@ -100,6 +155,8 @@ class GpuHost:
         """End the connection and what runs over it, if there is any."""
         if self.serving is not None:
             self.serving.close()
+        if "container" in self.__dict__ and self.container is not None:
+            self.container.close()
         if self._connection is not None:
             self._connection.close()
             self._connection = None

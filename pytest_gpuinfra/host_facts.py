@@ -17,6 +17,7 @@ from pytest_gpuinfra.capture import (
     status,
     tree,
 )
+from pytest_gpuinfra.container_facts import ContainerFacts, parse_failed_units
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.facts.boot import parse_boot_id, parse_kernel_release, parse_uptime_s
 from pytest_gpuinfra.facts.confidential import ConfidentialComputing, parse_confidential
@@ -27,14 +28,18 @@ from pytest_gpuinfra.facts.driver import (
     parse_driver_version,
     parse_module_parameter,
 )
+from pytest_gpuinfra.facts.gpu import GpuTable
+from pytest_gpuinfra.facts.gpu_xml import parse_gpu_xml
 from pytest_gpuinfra.facts.iommu import IommuGroups, parse_iommu_groups
 from pytest_gpuinfra.facts.kernel_command_line import KernelCommandLine, parse_kernel_command_line
 from pytest_gpuinfra.facts.kernel_log import KernelLog, parse_kernel_log
 from pytest_gpuinfra.facts.pci import PciFunctions, parse_pci_functions
 from pytest_gpuinfra.facts.reading import Node, Reading
 from pytest_gpuinfra.facts.unit import UnitState, parse_unit_state
-from pytest_gpuinfra.inventory import Expectation, KernelLogExpectation
+from pytest_gpuinfra.inventory import Expectation, HostSpec, KernelLogExpectation
 from pytest_gpuinfra.kernel_faults import KernelFaults
+from pytest_gpuinfra.service_facts import ServiceFacts
+from pytest_gpuinfra.service_requests import container_of
 
 _PCI = "/sys/bus/pci/devices"
 _DISPLAY_BRIDGE_ACCELERATOR = ["0x03", "0x0604", "0x12"]
@@ -85,6 +90,7 @@ def requests_for(expect: Expectation) -> list[Request]:
             where={"file": "class", "prefixes": _DISPLAY_BRIDGE_ACCELERATOR, "or": declared},
         ),
         kernel_log("kernel_log"),
+        node("nvidia_smi", command("xml", "nvidia-smi", "-q", "-x", timeout_s=20.0)),
         node(
             "nvidia",
             file("params", "/proc/driver/nvidia/params"),
@@ -130,8 +136,9 @@ class HostFacts:
     could not be read), ParseError (it has a shape that nobody knows).
     """
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, spec: HostSpec | None = None) -> None:
         self.capture = capture
+        self._spec = spec or HostSpec()
         self._faults: KernelFaults | None = None
 
     @cached_property
@@ -190,6 +197,11 @@ class HostFacts:
         return parse_driver_version(self._one("nvidia", "version"))
 
     @cached_property
+    def gpu_table(self) -> GpuTable:
+        """What the driver reports of each GPU, by NVML."""
+        return parse_gpu_xml(self._one("nvidia_smi", "xml"))
+
+    @cached_property
     def confidential(self) -> ConfidentialComputing:
         """State of confidential computing; what the kernel's log says of it is left out where nobody can read that."""
         try:
@@ -218,6 +230,25 @@ class HostFacts:
             return False
         reading.require(remedy="look as root, or by --gpu-sudo")
         return True
+
+    @cached_property
+    def service(self) -> ServiceFacts:
+        """The service; the inventory must name its unit, or nobody asked."""
+        if self._spec.service is None:
+            raise FactUnavailable("service", "the inventory names no service", remedy='service = "UNIT"')
+        return ServiceFacts(self.capture, self._spec.service)
+
+    @cached_property
+    def container(self) -> ContainerFacts:
+        """The container; the inventory must name it, or nobody asked."""
+        container = container_of(self._spec)
+        if container is None:
+            raise FactUnavailable("container", "the inventory names no container", remedy='container = "KIND:NAME"')
+        return ContainerFacts(self.capture, container)
+
+    def failed_units(self, where: str) -> tuple[str, ...]:
+        """Give the failed units of the "host", or of the container ("inside")."""
+        return parse_failed_units(self._one(f"{where}_failed_units", "list"))
 
     def answer(self, request_id: str) -> Node:
         """

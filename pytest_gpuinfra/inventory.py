@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from pytest_gpuinfra.errors import InventoryError
+from pytest_gpuinfra.expect_gpu import GpuExpectation
 from pytest_gpuinfra.expect_model import ModelExpectation
 from pytest_gpuinfra.expect_service import ContainerExpectation, ContainerName, ServiceExpectation, UnitName
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address, short_address
@@ -130,6 +131,7 @@ class Expectation(_Model):
         description="systemd units of the host; without-effect: it may be installed, is not enabled, and did not run",
     )
     files_absent: tuple[str, ...] = Field((), description="files that must not exist on the host")
+    gpu: GpuExpectation = GpuExpectation()
     model: ModelExpectation = ModelExpectation()
     container: ContainerExpectation = ContainerExpectation()
     service: ServiceExpectation = ServiceExpectation()

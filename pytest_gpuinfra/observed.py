@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from pytest_gpuinfra.evidence import Evidence, evidence, readings_as_text
 from pytest_gpuinfra.host import GpuHost
+from pytest_gpuinfra.observed_service import SERVICE_EVIDENCE
 from pytest_gpuinfra.targets import GpuDevice, Target
 
 
@@ -52,6 +53,13 @@ def _log(host: GpuHost, target: Target) -> Iterable[Evidence]:
     yield evidence("kernel log", host.facts.kernel_faults(host.expect.kernel_log).as_text(address))
 
 
+def _row(host: GpuHost, target: Target) -> Iterable[Evidence]:
+    for row in host.facts.gpu_table:
+        if not isinstance(target.value, GpuDevice) or row.pci_address == target.value.pci_address:
+            lines = [f"{name}: {value}" for name, value in row.values.items()]
+            yield evidence(f"nvidia-smi -q -x of {row.pci_address}", "\n".join(lines))
+
+
 EVIDENCE: dict[str, Callable[[GpuHost, Target], Iterable[Evidence]]] = {
     "gpu_kernel_command_line": _readings("boot"),
     "gpu_kernel_release": _readings("boot"),
@@ -62,8 +70,10 @@ EVIDENCE: dict[str, Callable[[GpuHost, Target], Iterable[Evidence]]] = {
     "gpu_driver_parameters": _readings("nvidia"),
     "gpu_driver_version": _readings("nvidia"),
     "gpu_confidential": _readings("confidential"),
+    "gpu_table": _row,
     "gpu_module_parameter_value": _labelled("module_parameters"),
     "gpu_unit_state": _labelled("units"),
     "gpu_absent_file_exists": _labelled("files"),
+    **SERVICE_EVIDENCE,
 }
 """Raw text behind a fact, by the fixture that gives the fact."""

@@ -16,7 +16,12 @@ from pytest_gpuinfra.session import RUN, TARGET_FIXTURE, run_of, target_of
 if TYPE_CHECKING:
     from pytest_gpuinfra.run import Run
 
-pytest_plugins = ("pytest_gpuinfra.fixtures", "pytest_gpuinfra.fixtures_endpoint")
+pytest_plugins = (
+    "pytest_gpuinfra.fixtures",
+    "pytest_gpuinfra.fixtures_endpoint",
+    "pytest_gpuinfra.fixtures_gpu",
+    "pytest_gpuinfra.fixtures_service",
+)
 
 _WORKER_KEY = "gpuinfra"
 
@@ -60,6 +65,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=60.0,
         metavar="SECONDS",
         help="for all passive readings of a host together (default: 60)",
+    )
+    group.addoption(
+        "--gpu-subsets",
+        choices=("none", "pairs", "all"),
+        default="none",
+        help="all-reduce also over subsets of a host's GPUs: every pair, or every subset (default: none)",
+    )
+    group.addoption(
+        "--gpu-python",
+        metavar="FILE",
+        help="Python on the target that has torch, for the checks by torch (default: the service's, else python3)",
     )
     group.addoption(
         "--gpu-endpoint",
@@ -161,6 +177,8 @@ def _make_run(config: pytest.Config) -> Run | None:
         wait_s=config.getoption("--gpu-wait"),
         prompts=tuple(config.getoption("--gpu-prompts")),
         api_key_env=config.getoption("--gpu-api-key-env"),
+        subsets=config.getoption("--gpu-subsets"),
+        python=config.getoption("--gpu-python"),
     )
     try:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)

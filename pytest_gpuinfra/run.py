@@ -14,18 +14,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuinfra.capture import Capture, Request, take_capture
+from pytest_gpuinfra.capture import Capture, Request
 from pytest_gpuinfra.connection.base import Connection
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.ssh import SshConnection, close_sockets
 from pytest_gpuinfra.host import GpuHost
-from pytest_gpuinfra.host_facts import requests_for
+from pytest_gpuinfra.host_capture import capture_host
 from pytest_gpuinfra.inventory import parse_inventory
 from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
 from pytest_gpuinfra.selection import SelectedHost
 from pytest_gpuinfra.targets import Target, alias_of_id, targets_of
 
 if TYPE_CHECKING:
+    from pytest_gpuinfra.gpu_runs import GpuRuns
     from pytest_gpuinfra.serving import EmbeddedOnce, Serving
 
 LEVELS = ("passive", "active", "disruptive")
@@ -47,6 +48,8 @@ class Settings:
         wait_s: How long to wait for an endpoint to be ready, in seconds.
         prompts: Files of prompts, beside the inventory's.
         api_key_env: Variable that holds the endpoint's key, in place of the inventory's.
+        subsets: "none", "pairs" or "all": subsets of the GPUs that get all-reduces of their own.
+        python: Python on the target that has torch; None for the service's, or python3.
     """
 
     level: str = "active"
@@ -59,6 +62,8 @@ class Settings:
     wait_s: float = 0.0
     prompts: tuple[str, ...] = ()
     api_key_env: str | None = None
+    subsets: str = "none"
+    python: str | None = None
 
 
 @dataclass
@@ -92,6 +97,7 @@ class Run:
         hosts: The same, once captured.
         outcomes: Results by node id, on the controller only.
         gathered: What xdist's workers gathered, by alias, on the controller only.
+        on_progress: Called with a line whenever long work on a host begins something.
         started_at: UTC, ISO 8601.
     """
 
@@ -101,6 +107,7 @@ class Run:
     hosts: dict[str, GpuHost] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     gathered: dict[str, dict[str, Any]] = field(default_factory=dict)
+    on_progress: Callable[[str], None] = lambda _: None
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     captured_in_s: float = 0.0
     _handover: Path | None = None
@@ -137,13 +144,34 @@ class Run:
             self.settings.api_key_env or spec.api_key_env,
             spec.expect.model,
         )
-        return Serving(
+        serving = Serving(
             host.alias,
             settings,
             connection=lambda: host.connection,
             local=host.selected.way == "local",
             embedded=self.embedded,
             recorded=recorded,
+        )
+        serving.on_progress = lambda line: self.on_progress(line)
+        return serving
+
+    def gpu_runs(self, host: GpuHost) -> GpuRuns | None:
+        """Make the GPU programs of a host; None if it has no GPU that CUDA could use."""
+        recorded = host.selected.gathered.get("gpu")
+        if len(host.computing_gpus) < 1 or (host.selected.way == "replay" and recorded is None):
+            return None
+        from pytest_gpuinfra.gpu_runs import GpuRuns, GpuRunSettings
+
+        arms = ("shm",) if host.expect.peer_access in ("blocked", "any") else ("shm", "p2p")
+        return GpuRuns(
+            host.alias,
+            GpuRunSettings(host.computing_gpus, arms, self.settings.subsets, self.settings.python),
+            connection=lambda: host.connection,
+            host_connection=lambda: host.connection,
+            baseline=lambda: host.facts.kernel_log,
+            boot_id=lambda: host.facts.boot_id,
+            recorded=recorded,
+            on_progress=lambda line: self.on_progress(line),
         )
 
     @cached_property
@@ -174,18 +202,19 @@ class Run:
 
     def _capture(self, selected: SelectedHost, extra: list[Request]) -> GpuHost:
         if selected.capture is not None:
-            return GpuHost(selected, selected.capture, self.connect, self.serving)
+            return GpuHost(selected, selected.capture, self.connect, self.serving, self.gpu_runs)
         connection = self.connect(selected)
-        capture = take_capture(
+        capture = capture_host(
             connection,
-            [*requests_for(selected.spec.expect), *extra],
+            selected.spec,
+            extra,
             reached_by=selected.reached_by,
             timeout_s=self.settings.deadline_s,
         )
-        host = GpuHost(selected, capture, lambda _: connection, self.serving)
+        host = GpuHost(selected, capture, lambda _: connection, self.serving, self.gpu_runs)
         if capture.error:
             connection.close()
-            host = GpuHost(selected, capture, self.connect, self.serving)
+            host = GpuHost(selected, capture, self.connect, self.serving, self.gpu_runs)
         return host
 
     def targets_for(self, kind: str) -> list[Target]:
@@ -231,7 +260,7 @@ class Run:
             selected[alias] = SelectedHost(
                 alias, data["way"], data["destination"], spec, data["expectation_from"], None, data["gathered"]
             )
-            run.hosts[alias] = GpuHost(selected[alias], Capture.from_json(alias, data["capture"]), run.connect, run.serving)
+            run.hosts[alias] = GpuHost(selected[alias], Capture.from_json(alias, data["capture"]), run.connect, run.serving, run.gpu_runs)
         run.selected = selected
         return run
 

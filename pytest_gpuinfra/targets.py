@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.facts.pci_address import short_address
+from pytest_gpuinfra.service_targets import SERVICE_KINDS
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.host import GpuHost
@@ -36,6 +38,28 @@ class GpuDevice:
 
     def __str__(self) -> str:
         return f"{self.host}: GPU {short_address(self.pci_address)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectedPair:
+    """
+    An ordered pair of GPUs of one host.
+
+    Attributes:
+        host: Alias.
+        src: PCI address that bytes come from.
+        dst: PCI address that they go to.
+        via: PCI address of a GPU between them, for a chain of three; None for a pair.
+    """
+
+    host: str
+    src: str
+    dst: str
+    via: str | None = None
+
+    def __str__(self) -> str:
+        ends = [self.src, *([self.via] if self.via else []), self.dst]
+        return f"{self.host}: GPU {' to '.join(short_address(address) for address in ends)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +132,26 @@ def _devices(host: GpuHost) -> list[tuple[str, object]]:
     return [(short_address(address), GpuDevice(host.alias, address, row)) for address, row in expected]
 
 
+def _pairs(host: GpuHost) -> list[tuple[str, object]]:
+    return [
+        (f"{short_address(src)}-to-{short_address(dst)}", DirectedPair(host.alias, src, dst))
+        for src, dst in permutations(host.computing_gpus, 2)
+    ]
+
+
+def _chains(host: GpuHost) -> list[tuple[str, object]]:
+    return [
+        ("-to-".join(short_address(address) for address in (src, via, dst)), DirectedPair(host.alias, src, dst, via))
+        for src, via, dst in permutations(host.computing_gpus, 3)
+    ]
+
+
+def _arms(host: GpuHost) -> list[tuple[str, object]]:
+    if host.gpu_runs is None or len(host.computing_gpus) < 2:
+        return []
+    return [(plan.name, plan.name) for plan in host.gpu_runs.settings.arm_plans()]
+
+
 def _prompts(host: GpuHost) -> list[tuple[str, object]]:
     return [(prompt.name, prompt) for prompt in host.serving.prompts] if host.serving is not None else []
 
@@ -129,6 +173,9 @@ KINDS: dict[str, Kind] = {
         lambda host: _named(host.expect.module_parameters), "inventory expects no module_parameters of {host}"
     ),
     "gpu_expected_unit": Kind(lambda host: _named(host.expect.units), "inventory expects no units of {host}"),
+    "gpu_pair": Kind(_pairs, "{host} has no two GPUs on the nvidia driver, expected or seen"),
+    "gpu_chain": Kind(_chains, "{host} has no three GPUs on the nvidia driver, expected or seen"),
+    "gpu_arm": Kind(_arms, "{host} has no two GPUs on the nvidia driver, expected or seen"),
     "gpu_prompt": Kind(
         _prompts, "{host} has no endpoint: name one in the inventory (endpoint) or by --gpu-endpoint"
     ),
@@ -136,6 +183,7 @@ KINDS: dict[str, Kind] = {
         lambda host: [(path, path) for path in host.expect.files_absent],
         "inventory expects no files_absent of {host}",
     ),
+    **{name: Kind(*row) for name, row in SERVICE_KINDS.items()},
 }
 """Kinds of target by the fixture that a test takes for it. A test takes one of them at most."""
 

@@ -56,6 +56,7 @@ class CommandResult:
         stdout: Standard output, undecodable bytes as backslash escapes.
         stderr: Standard error, likewise.
         took_s: Seconds from the controller's point of view, the connection included.
+        stdout_bytes: Standard output as it came.
     """
 
     argv: tuple[str, ...]
@@ -63,6 +64,7 @@ class CommandResult:
     stdout: str
     stderr: str
     took_s: float
+    stdout_bytes: bytes = b""
 
 
 class Feed:
@@ -154,9 +156,10 @@ class Connection(Protocol):
         timeout_s: float,
         on_output: OnOutput | None = None,
         feed: Feed | None = None,
+        python: str | None = None,
     ) -> CommandResult:
         """
-        Run a Python program that is sent along, in the target's own python3.
+        Run a Python program that is sent along, in the target's own python3, or in another Python there.
 
         The program gets its plan as one line of JSON on standard input, which then stays open:
         its end tells the program that the controller is gone. What is sent to `feed` follows there.
@@ -232,6 +235,7 @@ class _Exchange:
     started: bool = False
     end: dict[str, object] | None = None
     texts: dict[str, list[str]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
+    raw: list[bytes] = field(default_factory=list)
     _buffer: bytes = b""
     _decoders: dict[str, codecs.IncrementalDecoder] = field(
         default_factory=lambda: {
@@ -264,6 +268,8 @@ class _Exchange:
                 f"the session with the target broke off into bytes that are no frame ({kind!r})",
                 remedy="something on the target writes to the session's standard output: look at its shell set-up",
             )
+        if name == "stdout":
+            self.raw.append(payload)
         text = self._decoders[name].decode(payload)
         self.texts[name].append(text)
         if self.on_output:
@@ -291,8 +297,8 @@ class PipeConnection:
     ) -> None:
         self.name = name
         self.round_trips = 0
-        self._sudo = sudo
-        self._connect_timeout_s = connect_timeout_s
+        self.sudo = sudo
+        self.connect_timeout_s = connect_timeout_s
         self._sessions = threading.BoundedSemaphore(max_sessions)
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
@@ -329,10 +335,16 @@ class PipeConnection:
         timeout_s: float,
         on_output: OnOutput | None = None,
         feed: Feed | None = None,
+        python: str | None = None,
     ) -> CommandResult:
         program = source.encode()
         header: dict[str, object] = {"argv": None, "program": True, "stdin_open": True, "env": None}
         stdin = json.dumps(plan).encode() + b"\n"
+        if python is not None:
+            argv = [python, "-c", _BOOTSTRAP]
+            header = {"argv": argv, "program": False, "stdin_open": True, "env": None}
+            stdin = b"%d\n%b%b" % (len(program), program, stdin)
+            return self._job((python, "-"), header, b"", stdin, timeout_s, on_output, feed)
         return self._job(("python3", "-"), header, b"%d\n%b" % (len(program), program), stdin, timeout_s, on_output, feed)
 
     def close(self) -> None:
@@ -387,6 +399,7 @@ class PipeConnection:
             exchange.text("stdout"),
             exchange.text("stderr"),
             time.monotonic() - started,
+            b"".join(exchange.raw),
         )
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -430,7 +443,7 @@ class PipeConnection:
         assert process.stderr
         said = b""
         os.set_blocking(process.stdin.fileno(), False)
-        connect_by = time.monotonic() + self._connect_timeout_s
+        connect_by = time.monotonic() + self.connect_timeout_s
         end_by: float | None = None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdin, selectors.EVENT_WRITE)
@@ -446,7 +459,7 @@ class PipeConnection:
                 left = limit - time.monotonic()
                 if left <= 0:
                     return said.decode("utf-8", "backslashreplace") + (
-                        "" if exchange.started else f"\n{TIMED_OUT_MARK} {self._connect_timeout_s:g} s"
+                        "" if exchange.started else f"\n{TIMED_OUT_MARK} {self.connect_timeout_s:g} s"
                     )
                 for key, _ in selector.select(left):
                     if key.fileobj is feed and feed is not None:

@@ -18,7 +18,7 @@ class LocalConnection(PipeConnection):
         return self._explain_failure(exit_status, said, noise)
 
     def _session_argv(self) -> list[str]:
-        return self.shell_argv(remote_command(sudo=self._sudo))
+        return self.shell_argv(remote_command(sudo=self.sudo))
 
     def _explain_failure(self, exit_status: int | None, said: str, noise: str) -> Exception:
         if NO_PYTHON in noise:
@@ -26,7 +26,7 @@ class LocalConnection(PipeConnection):
                 f"{self.name}: no python3 in the PATH",
                 remedy="put python3 in /usr/bin or in the PATH of this run",
             )
-        if self._sudo and "sudo" in said:
+        if self.sudo and "sudo" in said:
             return UnreachableError(self.name, f"sudo -n refused: {said.strip()[-200:]}", remedy=SUDO_REMEDY)
         return ProbeError(
             f"{self.name}: python3 ended with status {exit_status} before it ran anything: {said.strip()[-400:]!r}",

@@ -65,7 +65,7 @@ class NestedConnection(PipeConnection):
         if TIMED_OUT_MARK in said:
             return UnreachableError(
                 self.name,
-                f"no python3 had started in the container within {self._connect_timeout_s:g} s",
+                f"no python3 had started in the container within {self.connect_timeout_s:g} s",
                 remedy=f"raise --gpu-connect-timeout; {self.container.remedy}",
             )
         return UnreachableError(
@@ -75,14 +75,18 @@ class NestedConnection(PipeConnection):
         )
 
 
-def connect_container(
-    outer: LocalConnection | SshConnection, container: Container, *, sudo: bool = False, connect_timeout_s: float = 30.0
-) -> Connection:
+def connect_container(outer: Connection, container: Container) -> Connection:
     """
-    Give the connection into a container of a host.
+    Give the connection into a container of a host, by sudo and with the deadlines of the host's own.
 
     A container with an address of its own is reached by ssh through the host's connection (a ProxyCommand of `ssh -W`).
+
+    Raises:
+        ProbeError: The host's connection is of another class than this package's.
     """
+    if not isinstance(outer, (LocalConnection, SshConnection)):
+        raise ProbeError(f"{outer.name}: nothing is known of how to enter {container} over a {type(outer).__name__}")
+    sudo, connect_timeout_s = outer.sudo, outer.connect_timeout_s
     if container.kind == "ssh":
         through = outer.jump_command() if isinstance(outer, SshConnection) else None
         return SshConnection(

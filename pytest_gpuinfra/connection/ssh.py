@@ -106,7 +106,7 @@ class SshConnection(PipeConnection):
             "ssh",
             *(["-F", self.config] if self.config else []),
             *("-o", "BatchMode=yes"),
-            *("-o", f"ConnectTimeout={max(1, round(self._connect_timeout_s))}"),
+            *("-o", f"ConnectTimeout={max(1, round(self.connect_timeout_s))}"),
             *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"),
             *("-o", "ControlMaster=auto", "-o", f"ControlPath={self._socket}", "-o", "ControlPersist=yes"),
             *("-o", "ClearAllForwardings=yes", "-o", "ForwardAgent=no", "-o", "ForwardX11=no"),
@@ -130,7 +130,7 @@ class SshConnection(PipeConnection):
         return self._explain_failure(exit_status, said, noise)
 
     def _session_argv(self) -> list[str]:
-        return self.shell_argv(remote_command(sudo=self._sudo))
+        return self.shell_argv(remote_command(sudo=self.sudo))
 
     def close(self) -> None:
         super().close()
@@ -152,10 +152,10 @@ class SshConnection(PipeConnection):
             heard = f"; it printed {noise.strip()[-200:]!r} meanwhile" if noise.strip() else ""
             return UnreachableError(
                 self.name,
-                f"no python3 had started there within {self._connect_timeout_s:g} s{heard}",
+                f"no python3 had started there within {self.connect_timeout_s:g} s{heard}",
                 remedy="see whether its login shell or its network is slow, and raise --gpu-connect-timeout" + by_hand,
             )
-        if self._sudo and "sudo:" in lowered:
+        if self.sudo and "sudo:" in lowered:
             return UnreachableError(self.name, f"sudo -n refused: {said.strip()[-200:]}", remedy=SUDO_REMEDY)
         if exit_status == 255:
             for sign, meaning, remedy in _FAILURES:

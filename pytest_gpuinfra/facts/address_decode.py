@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pytest_gpuinfra.errors import FactUnavailable
 from pytest_gpuinfra.facts.pci import PciFunction
 from pytest_gpuinfra.facts.pci_bar import Bar
 
@@ -54,15 +55,29 @@ def decode_address(address: int, functions: Iterable[PciFunction]) -> AddressOwn
         Owner; None if no region of a function that is not a bridge holds it.
 
     Raises:
-        FactUnavailable: A function's class or regions could not be read.
+        FactUnavailable: No region holds it, and a function's class or regions could not be read.
     """
+    unread: FactUnavailable | None = None
     for function in functions:
-        if function.class_code >> 8 == _PCI_BRIDGE:
+        try:
+            owner = _owner(address, function)
+        except FactUnavailable as error:
+            unread = unread or error
             continue
-        bars = [bar for bar in function.bars if bar.index <= _ROM]
-        for place, bar in enumerate(bars):
-            if bar.holds(address):
-                number = place if function.vendor_id == _NVIDIA else bar.index
-                name = "ROM" if bar.index == _ROM else f"BAR{number}"
-                return AddressOwner(address, function.address, bar, name)
+        if owner:
+            return owner
+    if unread:
+        raise unread
+    return None
+
+
+def _owner(address: int, function: PciFunction) -> AddressOwner | None:
+    if function.class_code >> 8 == _PCI_BRIDGE:
+        return None
+    bars = [bar for bar in function.bars if bar.index <= _ROM]
+    for place, bar in enumerate(bars):
+        if bar.holds(address):
+            number = place if function.vendor_id == _NVIDIA else bar.index
+            name = "ROM" if bar.index == _ROM else f"BAR{number}"
+            return AddressOwner(address, function.address, bar, name)
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_gpuinfra.facts.fault import KernelFault
 from pytest_gpuinfra.facts.log_line import KernelLogEntry
@@ -18,7 +18,7 @@ from pytest_gpuinfra.facts.pci_address import normalise_pci_address
 _PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-)?Fatal\))"
 _ERROR = re.compile(
-    rf"(?P<pci>{_PCI}): (?:AER: )?PCIe Bus Error: severity={_SEVERITY}, type=(?P<layer>[^,]+)"
+    rf"(?:(?<![\w.-])(?P<driver>[\w.-]+) )?(?P<pci>{_PCI}): (?:AER: )?PCIe Bus Error: severity={_SEVERITY}, type=(?P<layer>[^,]+)"
 )
 _ANNOUNCED = re.compile(
     rf"(?P<port>{_PCI}): AER: (?P<many>Multiple )?{_SEVERITY} error (?:message )?received"
@@ -27,6 +27,7 @@ _ANNOUNCED = re.compile(
 _FIRMWARE = re.compile(rf"(?P<pci>{_PCI}): (?:AER: )?aer_(?P<which>cor_|uncor_)?status: (?P<status>0x\w+)")
 _CONTAINED = re.compile(rf"(?P<pci>{_PCI}): DPC: containment event")
 _RECOVERY_FAILED = re.compile(rf"(?P<pci>{_PCI}): (?:AER: )?device recovery failed")
+_NEEDLES = ("AER", "Bus Error", "aer_", "DPC: ", "recovery failed")
 _NAME = re.compile(rf"(?P<pci>{_PCI}): (?:AER: )?\s*\[\s*\d+\]\s+(?P<name>\w+)")
 
 
@@ -39,11 +40,13 @@ class AerError(KernelFault):
         severity: "corrected", "non-fatal", "fatal"; "unknown" where only the firmware's status word is known.
         layer: "Physical Layer", "Data Link Layer", "Transaction Layer"; "" if the entry does not tell.
         names: Errors by the kernel's short names ("RxErr", "CmpltTO"). Shape (n,).
+        driver: Driver that the function is bound to; None if the entry does not tell.
     """
 
     severity: str
     layer: str
     names: tuple[str, ...]
+    driver: str | None = None
 
 
 def parse_aer_errors(entries: Sequence[KernelLogEntry]) -> tuple[AerError, ...]:
@@ -56,6 +59,8 @@ def parse_aer_errors(entries: Sequence[KernelLogEntry]) -> tuple[AerError, ...]:
     """
     errors = []
     for index, entry in enumerate(entries):
+        if not any(needle in entry.message for needle in _NEEDLES):
+            continue
         following = entries[index + 1 : index + 8]
         error = _read(entry, following)
         if error:
@@ -67,9 +72,8 @@ def _read(entry: KernelLogEntry, following: Sequence[KernelLogEntry]) -> AerErro
     message = entry.message
     match = _ERROR.search(message)
     if match:
-        return _error(
-            entry, match["pci"], match["severity"], match["layer"].strip(), _names(match["pci"], following)
-        )
+        found = _error(entry, match["pci"], match["severity"], match["layer"].strip(), _names(match["pci"], following))
+        return replace(found, driver=match["driver"])
     match = _ANNOUNCED.search(message)
     if match:
         if any(_ERROR.search(later.message) for later in following[:4]):
@@ -78,9 +82,7 @@ def _read(entry: KernelLogEntry, following: Sequence[KernelLogEntry]) -> AerErro
         return _error(entry, device, match["severity"], "", ())
     match = _FIRMWARE.search(message)
     if match:
-        severity = {"cor_": "Corrected", "uncor_": "Uncorrected (Non-Fatal)"}.get(
-            match["which"] or "", "unknown"
-        )
+        severity = {"cor_": "Corrected", "uncor_": "Uncorrected (Non-Fatal)"}.get(match["which"] or "", "unknown")
         return _error(entry, match["pci"], severity, "", _names(match["pci"], following))
     match = _CONTAINED.search(message)
     if match:

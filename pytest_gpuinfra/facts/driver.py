@@ -43,9 +43,7 @@ class DriverParameters:
         """
         key = name.removeprefix("NVreg_")
         if key not in self.values:
-            raise FactUnavailable(
-                self.source, f"the driver has no parameter {name}", remedy="see its list there"
-            )
+            raise FactUnavailable(self.source, f"the driver has no parameter {name}", remedy="see its list there")
         return self.values[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -118,9 +116,7 @@ def parse_driver_version(reading: Reading) -> DriverVersion:
     match = _VERSION.match(first)
     if not match:
         raise ParseError(reading.source, 1, first, "no driver version")
-    return DriverVersion(
-        match["version"], "Open Kernel Module" in match["kind"], first.removeprefix("NVRM version: ")
-    )
+    return DriverVersion(match["version"], "Open Kernel Module" in match["kind"], first.removeprefix("NVRM version: "))
 
 
 def parse_module_version(reading: Reading) -> str:

@@ -42,7 +42,7 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             r"NVRM:?.*(?:cannot bootstrap riscv/gsp|Cannot initialize GSP firmware"
             r"|execute Booter (?:Load|Unload)"
             r"|\bGSP[- ]?(?:RM)?\b.*(?:heartbeat timed out|failed to (?:boot|start|load))"
-            r"|\b_?kgsp\w*: .*(?:failed|timed out))[^:]*(?:: (?P<status>0x\w+))?",
+            r"|kgspIsHeartbeatTimedOut|\b_?kgsp\w*: .*(?:failed|timed out))[^:]*(?:: (?P<status>0x\w+))?",
         ),
         ("init", "probe", r"NVRM:? The NVIDIA probe routine failed for (?P<count>\d+) device"),
         (
@@ -58,11 +58,15 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("init", "bar", r"NVRM:?.*This PCI I/O region assigned to your NVIDIA device is invalid"),
         ("init", "mapping", r"NVRM:?.*osInitNvMapping: \*\*\* Cannot attach gpu"),
         ("init", "unsupported", r"NVRM:?.*installed in this system is\s+(?:NVRM:\s+)?not supported by"),
+        ("init", "unsupported", r"NVRM:?.*requires use of the NVIDIA (?:NVRM:\s+)?open kernel modules"),
+        ("init", "vbios", r"NVRM:?.*Failed to copy vbios to system memory"),
         ("mismatch", "api", r"NVRM:?.*API mismatch"),
         ("notice", "not-probed", r"NVRM:? The NVIDIA probe routine was not called for (?P<count>\d+) device"),
         ("notice", "peermem", r"\bnvidia[-_]peermem\b.*\bERROR\b"),
     )
 )
+_NEEDLES = ("NVRM", "nvidia", "fallen off", "lost from bus", "power state")
+"""One of these is in every such line; most entries hold none, and are not searched."""
 _GPU_ABOVE = re.compile(r"NVRM:? (?:The NVIDIA )?GPU\s+(?P<pci>[0-9a-fA-F:]+\.[0-7])")
 
 
@@ -71,7 +75,7 @@ class GpuInitFault(KernelFault):
     """
     One line about a GPU that did not start or went away.
 
-    `code` is one of: off-bus, inaccessible, rm-init, wpr2, gfw, fsp, gsp, probe, none, bar, mapping,
+    `code` is one of: off-bus, inaccessible, rm-init, wpr2, gfw, fsp, gsp, probe, none, bar, mapping, vbios,
     unsupported, api (library and kernel module differ), not-probed, peermem.
 
     Attributes:
@@ -92,6 +96,8 @@ def parse_gpu_init_faults(entries: Sequence[KernelLogEntry]) -> tuple[GpuInitFau
     """
     faults = []
     for index, entry in enumerate(entries):
+        if not any(needle in entry.message for needle in _NEEDLES):
+            continue
         message = " ".join(entry.message.split())
         for kind, code, pattern in _PATTERNS:
             match = pattern.search(message)

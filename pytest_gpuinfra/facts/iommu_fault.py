@@ -43,3 +43,8 @@ class IommuFault(KernelFault):
 def number(text: str | None) -> int | None:
     """Read a hexadecimal number; None for no text."""
     return int(text, 16) if text else None
+
+
+def requester(identity: int) -> str:
+    """Give the PCI address behind a requester id: bus, device and function in 16 bits, of domain 0."""
+    return f"0000:{identity >> 8 & 0xFF:02x}:{identity >> 3 & 0x1F:02x}.{identity & 7}"

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 
-from pytest_gpuinfra.facts.iommu_fault import HEX, PCI, IommuFault, number
+from pytest_gpuinfra.facts.iommu_fault import HEX, PCI, IommuFault, number, requester
 from pytest_gpuinfra.facts.log_line import KernelLogEntry
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address
 
 _EVENT = re.compile(
-    rf"(?:(?P<driver>[\w.-]+) (?P<before>{PCI}): )?(?:AMD-Vi: )?(?:Event logged \[\s*|(?<=AMD-Vi: )|^)"
+    rf"(?:(?<![\w.-])(?P<driver>[\w.-]+) (?P<before>{PCI}): )?(?:AMD-Vi: )?(?:Event logged \[\s*|(?<=AMD-Vi: )|^)"
     r"(?P<event>IO_PAGE_FAULT|RMP_PAGE_FAULT|RMP_HW_ERROR|ILLEGAL_\w+|DEV_TAB_\w+|PAGE_TAB_\w+"
     r"|COMMAND_HARDWARE_ERROR|IOTLB_INV_TIMEOUT|INVALID_\w+_REQUEST|UNKNOWN)\b(?P<rest>[^\]]*)"
 )
@@ -27,6 +27,7 @@ _XEN = re.compile(
     r"|domain\s*[=:]\s*\w+, device id\s*[=:]\s*(?P<id>0x[0-9a-f]+), "
     rf"fault address\s*[=:]\s*(?P<old>{HEX})(?:, flags\s*[=:]\s*(?P<oldflags>{HEX}))?)"
 )
+_STUCK = re.compile(r"AMD-Vi: (?P<what>Completion-Wait loop timed out|Command buffer timeout)")
 _BY_DEVICE = frozenset({"IO_PAGE_FAULT", "RMP_PAGE_FAULT", "RMP_HW_ERROR"})
 _INTERRUPT, _WRITE = 0x08, 0x20
 
@@ -36,6 +37,9 @@ def read_amd(entry: KernelLogEntry) -> IommuFault | None:
     xen = _XEN.search(entry.message)
     if xen:
         return _xen(entry, xen)
+    stuck = _STUCK.search(entry.message)
+    if stuck:
+        return IommuFault(kind="iommu", entry=entry, vendor="amd", code=stuck["what"])
     match = _EVENT.search(entry.message)
     if not match:
         return None
@@ -59,7 +63,7 @@ def read_amd(entry: KernelLogEntry) -> IommuFault | None:
 
 
 def _xen(entry: KernelLogEntry, match: re.Match[str]) -> IommuFault:
-    device = match["device"] or _requester(int(match["id"], 16))
+    device = match["device"] or requester(int(match["id"], 16))
     flags = number(match["flags"] or match["oldflags"])
     return IommuFault(
         kind="iommu",
@@ -80,7 +84,3 @@ def _access(flags: int | None) -> str | None:
     if flags & _INTERRUPT:
         return "interrupt"
     return "write" if flags & _WRITE else "read"
-
-
-def _requester(identity: int) -> str:
-    return f"{identity >> 8 & 0xFF:02x}:{identity >> 3 & 0x1F:02x}.{identity & 7}"

@@ -19,9 +19,7 @@ _WORDS = re.compile(
     r"arm-smmu-v3 (?P<unit>\S+): event: (?P<event>\S+) client: (?P<client>\S+) sid: (?P<sid>0x[0-9a-f]+)"
     r"(?:.* iova: (?P<iova>0x[0-9a-f]+))?"
 )
-_RAW = re.compile(
-    r"arm-smmu-v3 (?P<unit>\S+): event (?P<event>0x[0-9a-f]+) received:(?P<words>.*)", re.DOTALL
-)
+_RAW = re.compile(r"arm-smmu-v3 (?P<unit>\S+): event (?P<event>0x[0-9a-f]+) received:(?P<words>.*)", re.DOTALL)
 _V2 = re.compile(
     r"arm-smmu (?P<unit>\S+): (?:Unhandled context fault: "
     r".*?fsr=(?P<fsr>0x[0-9a-f]+), iova=(?P<iova>0x[0-9a-f]+), fsynr=(?P<fsynr>0x[0-9a-f]+)"

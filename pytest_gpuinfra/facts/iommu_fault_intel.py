@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_gpuinfra.facts.iommu_fault import HEX, PCI, IommuFault
+from pytest_gpuinfra.facts.iommu_fault import HEX, PCI, IommuFault, requester
 from pytest_gpuinfra.facts.log_line import KernelLogEntry
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address
 
@@ -20,9 +20,8 @@ _FAULT = re.compile(
     rf"(?: (?P<pasid>NO_PASID|PASID {HEX}))?\] Request device \[(?P<device>{PCI})\]"
     rf"(?: PASID (?P<oldpasid>{HEX}))? fault (?:addr|index) (?P<address>{HEX})"
 )
-_REASON = re.compile(
-    r"(?:\[fault reason (?P<reason>(?:0x)?[0-9a-fA-F]+)\]|DMAR: reason (?P<xen>\w+) -)\s*(?P<text>.*)"
-)
+_REASON = re.compile(r"(?:\[fault reason (?P<reason>(?:0x)?[0-9a-fA-F]+)\]|DMAR: reason (?P<xen>\w+) -)\s*(?P<text>.*)")
+_TIMED_OUT = re.compile(r"DMAR: VT-d detected (?P<what>Invalidation Time-out Error): SID (?P<id>[0-9a-f]+)")
 _NO_PASID = frozenset({"", "NO_PASID", "ffffffff"})
 
 
@@ -34,6 +33,10 @@ def read_intel(entry: KernelLogEntry, following: Sequence[KernelLogEntry]) -> Io
         entry: Entry that may hold a fault.
         following: Entries after it, among which the reason may stand.
     """
+    late = _TIMED_OUT.search(entry.message)
+    if late:
+        device = requester(int(late["id"], 16))
+        return IommuFault(kind="iommu", entry=entry, vendor="intel", device=device, code=late["what"])
     match = _FAULT.search(entry.message)
     if not match:
         return None

@@ -18,6 +18,21 @@ from pytest_gpuinfra.facts.iommu_fault_intel import read_intel
 from pytest_gpuinfra.facts.log_line import KernelLogEntry
 
 _SUPPRESSED = re.compile(r"(?P<function>\w*(?:iommu|dmar|smmu)\w*): (?P<count>\d+) callbacks suppressed")
+_NEEDLES = (
+    "AMD",
+    "DMAR",
+    "dmar",
+    "smmu",
+    "IOMMU",
+    "iommu",
+    "_FAULT",
+    "_ERROR",
+    "_TIMEOUT",
+    "_REQUEST",
+    "_ENTRY",
+    "] Request",
+)
+"""One of these is in every report; most entries hold none, and are not searched."""
 _LIKE_A_FAULT = re.compile(
     r"AMD-Vi: .*(?:Event logged|_FAULT)|DMAR:? ?.*(?:fault addr|fault index|Request device)"
     r"|arm-smmu\S* .*\b(?:context|global|translation) fault\b|\bIOMMU\b.*\bpage fault\b",
@@ -36,6 +51,8 @@ def parse_iommu_faults(entries: Sequence[KernelLogEntry]) -> tuple[KernelFault, 
     faults: list[KernelFault] = []
     waiting: dict[str, tuple[int, KernelLogEntry]] = {}
     for index, entry in enumerate(entries):
+        if not any(needle in entry.message for needle in _NEEDLES):
+            continue
         suppressed = _SUPPRESSED.search(entry.message)
         if suppressed:
             vendor, count = _vendor(suppressed["function"]), int(suppressed["count"])

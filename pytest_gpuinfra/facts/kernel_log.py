@@ -60,9 +60,7 @@ class KernelLog:
         """
         numbered = [entry for entry in self.entries if entry.sequence is not None]
         if not numbered:
-            raise FactUnavailable(
-                self.source, "no record numbers, so old and new cannot be told apart", remedy=REMEDY
-            )
+            raise FactUnavailable(self.source, "no record numbers, so old and new cannot be told apart", remedy=REMEDY)
         if (numbered[0].sequence or 0) > sequence + 1:
             raise FactUnavailable(self.source, f"records after {sequence} are overwritten already")
         return tuple(entry for entry in numbered if (entry.sequence or 0) > sequence)

@@ -10,13 +10,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from pytest_gpuinfra.errors import FactUnavailable
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.facts.log_line import KernelLogEntry, split_kernel_line
 
 REMEDY = "reading the kernel log needs root here (kernel.dmesg_restrict): connect as root or use --gpu-sudo"
 
 _NOTE = re.compile(r"-- .+ --$|-- (?:Logs|Journal) begins? at ")
 _NEW_BOOT = re.compile(r"-- (?:Reboot|Boot [0-9a-f]{32}.*) --$")
+_KNOWN = re.compile(
+    r"(?:NVRM|nvidia[\w-]*|AMD-Vi|DMAR|dmar\w*|iommu|amd_iommu\w*|arm-smmu\S*|amdgpu|pcieport|pci|EDAC|mce|kvm\w*|ccp"
+    r"|SEV-SNP|ACPI|Linux version|Out of memory|Memory cgroup out of memory)\b:? +\S.{3}"
+    r"|DMAR:\[|\(XEN\) \S|\[drm\W|(?:\{\d+\})?\[Hardware Error\]: |\w+: \d+ callbacks suppressed"
+    r"|[\w.-]+ [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]: "
+)
 _COMPLAINT = re.compile(
     r"(?:\S+: )?(?:line \d+: |\d+: )?(?:/\S*/)?"
     r"(?:dmesg|journalctl|cat|sudo|doas|head|tail|grep|sh|bash|zsh|ssh|su)(?:\[\d+\])?: "
@@ -36,9 +42,11 @@ def parse_log_text(text: str, source: str) -> tuple[KernelLogEntry, ...]:
 
     Raises:
         FactUnavailable: The text is not a log but a tool's complaint that it could read none.
+        ParseError: Nothing in the text shows that it is a kernel log.
     """
     entries: list[KernelLogEntry] = []
     complaints: list[str] = []
+    recognised = False
     for number, line in enumerate(text.splitlines(), 1):
         if _NEW_BOOT.match(line):
             entries.clear()
@@ -48,7 +56,7 @@ def parse_log_text(text: str, source: str) -> tuple[KernelLogEntry, ...]:
             complaints.append(line.strip())
             continue
         entry = split_kernel_line(line, line=number)
-        stamped = entry.message != line.strip()
+        stamped = entry.message != line.lstrip()
         if line[0].isspace() and not stamped and entries:
             joined = f"{entries[-1].message}\n{entry.message}"
             entries[-1] = replace(entries[-1], message=joined)
@@ -56,8 +64,11 @@ def parse_log_text(text: str, source: str) -> tuple[KernelLogEntry, ...]:
         if entry.message.startswith("Linux version ") and entries and not _early(entries):
             entries.clear()
         entries.append(entry)
+        recognised = recognised or stamped or bool(_KNOWN.match(entry.message))
     if complaints and not entries:
         raise FactUnavailable(source, complaints[0], remedy=REMEDY)
+    if entries and not recognised:
+        raise ParseError(source, entries[0].line, entries[0].message, "not a kernel log")
     return tuple(entries)
 
 

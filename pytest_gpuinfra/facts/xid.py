@@ -26,12 +26,8 @@ _NVLINK = re.compile(
     r"Link\s+(?P<link>-?\d+)(?:\s+\((?P<values>[^)]*)\))?",
     re.IGNORECASE,
 )
-_RECOVERY = re.compile(
-    r"recovery action changed from (?:0x\w+ )?\((?P<old>[^)]*)\)\s+to (?:0x\w+ )?\((?P<new>[^)]*)\)"
-)
-_FSP = re.compile(
-    r"Error status (?P<status>0x\w+) while polling for FSP boot complete(?P<values>(?:, 0x\w+)*)"
-)
+_RECOVERY = re.compile(r"recovery action changed from (?:0x\w+ )?\((?P<old>[^)]*)\)\s+to (?:0x\w+ )?\((?P<new>[^)]*)\)")
+_FSP = re.compile(r"Error status (?P<status>0x\w+) while polling for FSP boot complete(?P<values>(?:, 0x\w+)*)")
 _LIMITED = re.compile(r"NVRM:?.*Rate limiting .* prints for GPU at (?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)")
 _RPC_TIMEOUT = 119
 

@@ -1,5 +1,5 @@
 """
-Meaning of Xid codes: name, class, what to do.
+Meaning of Xid and SXid codes, and of the words by which other reports tell how bad they are.
 
 Source: xid_table.toml beside this file, which names its own source and date.
 """
@@ -36,17 +36,43 @@ class XidMeaning:
 
 
 @dataclass(frozen=True, slots=True)
+class SXidMeaning:
+    """
+    What one SXid code means, whatever the line says of itself.
+
+    Attributes:
+        code: Number that the driver prints.
+        name: NVIDIA's words.
+        verdict: "warn" or "fail".
+        action: What a person can do.
+    """
+
+    code: int
+    name: str
+    verdict: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
 class XidTable:
     """
-    All codes that are classified.
+    All that is classified.
 
     Attributes:
         date: Day on which the source was read, ISO 8601.
-        rows: Meaning by code.
+        rows: Meaning by Xid code.
+        sxids: Meaning by SXid code, of those that need another one than their line gives.
+        severities: Verdict by family ("sxid", "aer", "ras", "mce") and word.
     """
 
     date: str
     rows: Mapping[int, XidMeaning]
+    sxids: Mapping[int, SXidMeaning]
+    severities: Mapping[str, Mapping[str, str]]
+
+    def severity(self, family: str, word: str) -> str:
+        """Give the verdict on a family's word: "warn" or "fail"; a word that is not known fails."""
+        return self.severities[family].get(word.lower(), "fail")
 
     def meaning(self, code: int, overrides: Mapping[int, str] | None = None) -> XidMeaning:
         """
@@ -84,4 +110,8 @@ def read_xid_table() -> XidTable:
         )
         for code, row in data["xid"].items()
     }
-    return XidTable(data["date"], rows)
+    sxids = {
+        int(code): SXidMeaning(int(code), row["name"], row["verdict"], data["action"][row["action"]])
+        for code, row in data["sxid"].items()
+    }
+    return XidTable(data["date"], rows, sxids, data["severity"])

@@ -6,7 +6,7 @@ It is sent on standard input to a bootstrap of a few lines and is the parent of 
 
 - the job gets a session of its own, so that its whole process group dies with it;
 - on the deadline, and when standard input closes (the controller ended, was killed, or the connection was cut),
-  the group is killed, and so is every process that the job left behind, as far as the kernel tells;
+  the job is asked to end, then its group is killed, and so is every process that it left behind;
 - standard output starts with a token, so that whatever login shells print before is told apart.
 
 Header (first line of standard input, JSON):
@@ -28,6 +28,8 @@ import signal
 import struct
 import sys
 import time
+
+GRACE_S = 1.5
 
 
 def read_exactly(size):
@@ -123,6 +125,18 @@ def descendants(root):
     return found
 
 
+def ask_to_end(child, stdin):
+    """Close the job's input and ask it to end; one that keeps things in order has a moment to put them so."""
+    for ask in (lambda: os.close(stdin), lambda: os.kill(child, signal.SIGTERM)):
+        try:
+            ask()
+        except OSError:
+            pass
+    until = time.time() + GRACE_S
+    while time.time() < until and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        time.sleep(0.01)
+
+
 def kill_everything(child):
     for _ in range(20):
         if not reap():
@@ -180,6 +194,8 @@ def supervise(child, stdin, streams, pending, keep_open, deadline):
             feeding = False
         now = time.time()
         if now > deadline:
+            if status is None:
+                ask_to_end(child, stdin)
             return status, True
         if ended_at is not None and now - ended_at > 1.0:
             break  # a process that it left behind still holds its output
@@ -201,6 +217,8 @@ def supervise(child, stdin, streams, pending, keep_open, deadline):
             data = os.read(descriptor, 65536)
             if descriptor == 0:
                 if not data:
+                    if status is None:
+                        ask_to_end(child, stdin)
                     kill_everything(child)
                     os._exit(4)
                 if keep_open:

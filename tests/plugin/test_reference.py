@@ -107,8 +107,42 @@ def _unit(name: str, **values: str) -> Callable[[MadeHost], None]:
     return change
 
 
+def _smi(old: str, new: str) -> Callable[[MadeHost], None]:
+    """Change what nvidia-smi says of the first GPU."""
+
+    def change(host: MadeHost) -> None:
+        text = host.commands["nvidia-smi -q -x"]
+        assert old in text
+        host.commands = {**host.commands, "nvidia-smi -q -x": text.replace(old, new, 1)}
+
+    return change
+
+
 GPU = "01:00.0"
 WRONG: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
+    "another model": (_smi("RTX PRO 6000", "RTX PRO 5000"), [f"test_gpu_model_is_the_expected_one[{GPU}]"]),
+    "memory taken": (_smi("<free>23077 MiB", "<free>812 MiB"), [f"test_gpu_has_the_expected_free_memory[{GPU}]"]),
+    "hot while idle": (_smi(">41 C<", ">88 C<"), [f"test_gpu_is_not_too_hot[{GPU}]"]),
+    "power limit lost": (_smi("600.00 W", "450.00 W"), [f"test_gpu_has_the_expected_power_limit[{GPU}]"]),
+    "persistence off": (
+        _smi("<persistence_mode>Enabled", "<persistence_mode>Disabled"),
+        [f"test_persistence_mode_is_as_expected[{GPU}]"],
+    ),
+    "MIG on": (_smi("<current_mig>Disabled", "<current_mig>Enabled"), [f"test_mig_is_as_expected[{GPU}]"]),
+    "ECC off": (_smi("<current_ecc>Enabled", "<current_ecc>Disabled"), [f"test_ecc_is_as_expected[{GPU}]"]),
+    "uncorrected memory error": (
+        _smi("<dram_uncorrectable>0", "<dram_uncorrectable>3"),
+        [f"test_gpu_reports_no_fault[{GPU}]"],
+    ),
+    "row to be remapped": (_smi("_pending>No", "_pending>Yes"), [f"test_gpu_reports_no_fault[{GPU}]"]),
+    "driver asks for a reset": (
+        _smi("<gpu_recovery_action>None", "<gpu_recovery_action>GPU Reset"),
+        [f"test_gpu_reports_no_fault[{GPU}]"],
+    ),
+    "vfio GPU shown by nvidia": (
+        _smi('<gpu id="00000000:01:00.0">', '<gpu><pci><pci_bus_id>00000000:81:00.0</pci_bus_id></pci></gpu><gpu id="x">'),
+        ["test_driver_shows_no_other_gpu[]"],
+    ),
     "another kernel": (
         _file("/proc/sys/kernel/osrelease", "6.8.12-4-pve\n"),
         ["test_kernel_release_is_the_expected_one[]"],
@@ -249,6 +283,12 @@ def test_missing_gpu_fails_once_and_leaves_the_rest_of_its_checks_unknown(judged
     )
 
 
+GPU_STATE = [
+    *("test_driver_shows", "test_gpu_reports", "test_gpu_model", "test_gpu_has", "test_gpu_is_not", "test_persistence"),
+    *("test_mig", "test_ecc"),
+]
+
+
 def _late_log(host: MadeHost) -> None:
     host.kmsg, host.first_record = list(host.kmsg)[5:], 5
 
@@ -258,6 +298,28 @@ def _odd_numa(function: MadeFunction) -> MadeFunction:
 
 
 UNREADABLE: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
+    "nvidia-smi fails": (
+        lambda host: setattr(
+            host,
+            "commands",
+            {**host.commands, "nvidia-smi -q -x": "Failed to initialize NVML: Driver/library version mismatch\n"},
+        ),
+        GPU_STATE,
+    ),
+    "nvidia-smi is not installed": (
+        lambda host: setattr(host, "commands", {k: v for k, v in host.commands.items() if "smi" not in k}),
+        GPU_STATE,
+    ),
+    "nvidia-smi is cut off": (
+        lambda host: setattr(
+            host, "commands", {line: text[:900] if "smi" in line else text for line, text in host.commands.items()}
+        ),
+        GPU_STATE,
+    ),
+    "memory unknown": (
+        _smi("<free>23077 MiB</free>", "<free>Unknown Error</free>"),
+        ["test_gpu_has_the_expected_free_memory", "test_gpu_reports_no_fault"],
+    ),
     "no /proc/cmdline": (_file("/proc/cmdline", None), ["test_kernel_command_line_"]),
     "no kernel release": (_file("/proc/sys/kernel/osrelease", None), ["test_kernel_release_"]),
     "driver not loaded": (
@@ -281,7 +343,7 @@ UNREADABLE: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
         ["test_numa_node_"],
     ),
     "systemctl prints nothing": (
-        lambda host: setattr(host, "commands", dict.fromkeys(host.commands, "")),
+        lambda host: setattr(host, "commands", {line: text if "smi" in line else "" for line, text in host.commands.items()}),
         ["test_unit_is_"],
     ),
 }
@@ -315,4 +377,4 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     recorded = {name: RecordedHost(declared, host.capture(name, spec.expect)) for name, host in hosts.items()}
     directory = tmp_path_factory.mktemp("judged")
     write_recording(directory / "made.json", Recording(recorded))
-    return judge_recording(directory, "made.json")
+    return judge_recording(directory, "made.json", "-k", "not peer_copies and not all_reduce and not endpoint")

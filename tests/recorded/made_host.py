@@ -11,9 +11,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import struct
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +179,13 @@ class MadeHost:
         )
 
     def _said(self, request: Request) -> dict[str, dict[str, dict[str, Any]]]:
-        return {
-            "": {item["name"]: {"t": self.commands[" ".join(item["argv"])], "x": 0, "s": ""} for item in request["items"]}
-        }
+        """Answer a request that runs commands; a command that is not given is not installed."""
+        answers: dict[str, dict[str, Any]] = {}
+        for item in request["items"]:
+            text = self.commands.get(" ".join(item["argv"]))
+            missing = {"e": "ENOENT: No such file or directory"}
+            answers[item["name"]] = missing if text is None else {"t": text, "x": 0, "s": ""}
+        return {"": answers}
 
 
 def _commands(request: Request) -> bool:
@@ -194,10 +200,16 @@ def _moved(request: Request, root: Path) -> Request:
     return {**moved, "items": [{**item, "path": f"{root}{item['path']}"} for item in moved["items"]]}
 
 
+@cache
 def _probe() -> Any:
-    spec = importlib.util.spec_from_file_location("gpuinfra_probe", _ROOT / "pytest_gpuinfra/target/probe.py")
+    directory = _ROOT / "pytest_gpuinfra/target"
+    spec = importlib.util.spec_from_file_location("gpuinfra_probe", directory / "probe.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(directory))  # its neighbours
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(directory))
     return module

@@ -80,10 +80,10 @@ def test_probe_and_runner_use_the_standard_library_alone() -> None:
     """What runs on any target imports what any target has."""
     import sys
 
-    for name in ("probe.py", "runner.py", "cuda_program.py"):
-        file = PACKAGE / "target" / name
-        if file.exists():
-            assert {module.partition(".")[0] for module in imports(file)} <= set(sys.stdlib_module_names), name
+    neighbours = {file.stem for file in files("target/*.py")}
+    for name in ("probe", "probe_inside", "probe_mask", "probe_reading", "probe_service", "runner", "cuda_program"):
+        modules = {module.partition(".")[0] for module in imports(PACKAGE / "target" / f"{name}.py")}
+        assert modules <= set(sys.stdlib_module_names) | neighbours, name
 
 
 def test_suites_use_no_subprocess_and_no_connection() -> None:

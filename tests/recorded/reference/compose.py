@@ -113,6 +113,7 @@ def reference_host() -> MadeHost:
             ),
         ],
         commands={
+            "nvidia-smi -q -x": smi_xml([bus for bus in _BAR1 if int(bus, 16) < 0x80]),
             _show("gpu-iommu-identity.service"): (
                 "Id=gpu-iommu-identity.service\nLoadState=loaded\nActiveState=inactive\nSubState=dead\n"
                 "UnitFileState=disabled\nResult=success\nNRestarts=0\nActiveEnterTimestampMonotonic=0\n"
@@ -124,6 +125,39 @@ def reference_host() -> MadeHost:
                 "InactiveEnterTimestampMonotonic=0\nExecMainStartTimestampMonotonic=13090111\nConditionResult=yes\n"
             ),
         },
+    )
+
+
+def smi_xml(buses: list[str]) -> str:
+    """Give what `nvidia-smi -q -x` prints of healthy GPUs, cut down to what is read (nvsmi_device_v13.dtd)."""
+    gpus = "".join(
+        f"""<gpu id="00000000:{bus.upper()}:00.0">
+<product_name>NVIDIA RTX PRO 6000 Blackwell Workstation Edition</product_name>
+<persistence_mode>Enabled</persistence_mode><compute_mode>Default</compute_mode>
+<mig_mode><current_mig>Disabled</current_mig><pending_mig>Disabled</pending_mig></mig_mode>
+<uuid>GPU-00000000-0000-4000-8000-0000000000{bus}</uuid>
+<gpu_recovery_action>None</gpu_recovery_action>
+<pci><pci_bus_id>00000000:{bus.upper()}:00.0</pci_bus_id><pci_gpu_link_info>
+<pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>1</current_link_gen></pcie_gen>
+<link_widths><max_link_width>16x</max_link_width><current_link_width>16x</current_link_width></link_widths>
+</pci_gpu_link_info></pci>
+<fb_memory_usage><total>97887 MiB</total><reserved>600 MiB</reserved><used>74210 MiB</used><free>23077 MiB</free>
+</fb_memory_usage>
+<utilization><gpu_util>0 %</gpu_util></utilization>
+<ecc_mode><current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc></ecc_mode>
+<ecc_errors><volatile><sram_uncorrectable_parity>0</sram_uncorrectable_parity>
+<sram_uncorrectable_secded>0</sram_uncorrectable_secded><dram_uncorrectable>0</dram_uncorrectable></volatile></ecc_errors>
+<remapped_rows><remapped_row_pending>No</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>
+</remapped_rows>
+<temperature><gpu_temp>41 C</gpu_temp></temperature>
+<gpu_power_readings><current_power_limit>600.00 W</current_power_limit></gpu_power_readings>
+</gpu>"""
+        for bus in buses
+    )
+    return (
+        '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n<nvidia_smi_log>\n'
+        f"<driver_version>580.95.05</driver_version><cuda_version>13.0</cuda_version>\n"
+        f"<attached_gpus>{len(buses)}</attached_gpus>\n{gpus}\n</nvidia_smi_log>\n"
     )
 
 

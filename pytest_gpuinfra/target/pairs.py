@@ -1,0 +1,668 @@
+"""
+Peer transfers: every directed pair by every mechanism, both directions at once, and chains of three.
+
+This file imports supervisor.py and driver.py only and runs on Python 3.6 and later with the standard library only.
+
+Two processes have a context on every GPU. The owner holds all buffers: it fills the source on the source's GPU,
+poisons the destination, lets the copy happen, and compares on the destination's GPU, whose own memory it reads:
+no peer mapping takes part in the comparison, so one that mirrors writes back to its reader cannot look right.
+The helper opens the owner's buffers by CUDA IPC and copies for the mechanisms that go between processes.
+
+    copy_engine    cuMemcpyPeerAsync from the source's context
+    kernel_store   a kernel on the source writes to the destination
+    kernel_load    a kernel on the destination reads from the source
+    ipc_store      kernel_store, from another process through a CUDA IPC mapping
+    ipc_load       kernel_load, likewise (what an engine's custom all-reduce does)
+"""
+
+import ctypes
+import json
+
+import supervisor
+from driver import DEVICE_POINTER, IPC_LAZY_PEER_ACCESS, Device, Driver, IpcHandle, open_devices, read_memory
+from supervisor import TroubleError
+
+MECHANISMS = ("copy_engine", "kernel_store", "kernel_load", "ipc_store", "ipc_load")
+GUARD = 256  # bytes on each side of a destination that nothing may touch
+ORIGIN = 4096  # position in the stream of a source's first byte; guards lie before and after
+FAILURES_KEPT = 8
+MEBIBYTE = 1 << 20
+
+
+def list_tasks(plan, devices):
+    """
+    List what is to be done, in order: the same list in the parent and in the owner.
+
+    Args:
+        plan: The program's plan.
+        devices: PCI addresses of the devices at hand.
+    """
+    tasks = [
+        {"kind": "pair", "src": src, "dst": dst, "mechanism": mechanism}
+        for src in devices
+        for dst in devices
+        if src != dst
+        for mechanism in plan["mechanisms"]
+    ]
+    tasks += [
+        {"kind": "both", "src": src, "dst": dst, "mechanism": mechanism}
+        for number, src in enumerate(devices)
+        for dst in devices[number + 1 :]
+        for mechanism in plan["simultaneous"]
+    ]
+    tasks += [
+        {"kind": "chain", "src": src, "via": via, "dst": dst, "mechanism": mechanism}
+        for src in devices
+        for via in devices
+        for dst in devices
+        if len({src, via, dst}) == 3
+        for mechanism in plan["chains"]
+    ]
+    return tasks
+
+
+def bytes_of(plan, task):
+    """Give the bytes that a task copies, memory allowing."""
+    if task["kind"] == "chain":
+        return 2 * sum(plan["chain_sizes"]) * plan["repeats"]
+    sizes = plan["sizes"] + [case["size"] for case in plan["odd_cases"]]
+    one_way = sum(sizes) * plan["repeats"] + max(plan["sizes"]) * plan["timed_copies"]
+    return one_way * (2 if task["kind"] == "both" else 1)
+
+
+def describe(task):
+    """Say what a task is, for people."""
+    via = " -> " + task["via"] if "via" in task else ""
+    arrow = " <-> " if task["kind"] == "both" else " -> "
+    return "%s%s%s%s by %s" % (task["src"], via, arrow, task["dst"], task["mechanism"])
+
+
+def events_of(task, **fields):
+    """Give the events, without results, that a task leads to: [(name, fields)]."""
+    if task["kind"] == "chain":
+        base = {name: task[name] for name in ("src", "via", "dst", "mechanism")}
+        return [("chain", dict(blank_result(), **dict(base, **fields)))]
+    ends = [(task["src"], task["dst"])]
+    if task["kind"] == "both":
+        ends.append((task["dst"], task["src"]))
+    return [
+        (
+            "pair",
+            dict(
+                blank_result(),
+                src=src,
+                dst=dst,
+                mechanism=task["mechanism"],
+                simultaneous=task["kind"] == "both",
+                **fields,
+            ),
+        )
+        for src, dst in ends
+    ]
+
+
+def blank_result():
+    """Give the result fields of a pair or chain about which nothing is known."""
+    return {
+        "can_access": None,
+        "outcome": "error",
+        "class": None,
+        "reason": None,
+        "copies_checked": 0,
+        "bytes_checked": 0,
+        "largest_bytes": 0,
+        "wrong_copies": 0,
+        "wrong_bytes": 0,
+        "never_written_bytes": 0,
+        "zeroed_bytes": 0,
+        "scrambled_bytes": 0,
+        "guard_wrong_bytes": 0,
+        "failures": [],
+        "gb_s": None,
+    }
+
+
+def enumerate_devices(driver, plan):
+    """Give the visible devices, only those that the plan names if it names any, in PCI order."""
+    found = [Device(driver, index) for index in range(driver.count())]
+    read_memory(found)
+    wanted = plan["devices"]
+    return [device for device in found if wanted is None or device.pci in wanted]
+
+
+class Buffers:
+    """Source, destination and result words of one device, owned by this process."""
+
+    def __init__(self, device, capacity):
+        self.device = device
+        self.capacity = capacity
+        self.source = device.allocate(capacity + 64)
+        self.destination = device.allocate(capacity + 2 * GUARD + 64)
+        self.found = device.allocate(96)
+
+    def handle(self, address):
+        """Give a CUDA IPC handle of an allocation, as hexadecimal text."""
+        self.device.current()
+        handle = IpcHandle()
+        self.device.driver.call("cuIpcGetMemHandle", ctypes.byref(handle), DEVICE_POINTER(address))
+        return bytes(handle.bytes).hex()
+
+    def fill(self, case, seed):
+        """Make the source's bytes."""
+        self.device.launch(
+            "fill_bytes",
+            case["size"],
+            DEVICE_POINTER(self.source + case["src_offset"]),
+            ctypes.c_uint64(case["size"]),
+            ctypes.c_uint64(ORIGIN),
+            ctypes.c_uint32(seed),
+            ctypes.c_uint32(0),
+        )
+
+    def poison(self, case, seed):
+        """Make every byte of the destination and its guards differ from what is to come."""
+        size = case["size"] + 2 * GUARD
+        self.device.launch(
+            "fill_bytes",
+            size,
+            DEVICE_POINTER(self.destination + case["dst_offset"]),
+            ctypes.c_uint64(size),
+            ctypes.c_uint64(ORIGIN - GUARD),
+            ctypes.c_uint32(seed),
+            ctypes.c_uint32(1),
+        )
+        fresh = (ctypes.c_uint64 * 12)(*([0, 0, 0, 2**64 - 1, 0, 0] * 2))
+        self.device.write(self.found, bytes(fresh))
+
+    def check(self, case, seed):
+        """Compare the destination on its own device; give what differs, None if nothing does."""
+        start = self.destination + case["dst_offset"]
+        size = case["size"]
+        for offset, length, words in ((GUARD, size, 0), (0, GUARD, 48), (GUARD + size, GUARD, 48)):
+            self.device.launch(
+                "check_bytes",
+                length,
+                DEVICE_POINTER(start + offset),
+                ctypes.c_uint64(length),
+                ctypes.c_uint64(ORIGIN - GUARD + offset),
+                ctypes.c_uint32(seed),
+                ctypes.c_uint32(1 if words else 0),
+                DEVICE_POINTER(self.found + words),
+            )
+        self.device.finish()
+        found = self.device.read_words(self.found, 12)
+        if not found[0] and not found[6]:
+            return None
+        return {
+            "size_bytes": size,
+            "src_offset": case["src_offset"],
+            "dst_offset": case["dst_offset"],
+            "wrong_bytes": found[0],
+            "never_written_bytes": found[1],
+            "zeroed_bytes": found[2],
+            "scrambled_bytes": found[0] - found[1] - found[2],
+            "first_wrong_offset": found[3] if found[0] else None,
+            "last_wrong_offset": found[4] if found[0] else None,
+            "guard_wrong_bytes": found[6],
+        }
+
+
+def items_of(case):
+    """Give how many threads a copy kernel can use."""
+    return max(1, case["size"] // (64 if (case["src_offset"] | case["dst_offset"]) % 16 == 0 else 1))
+
+
+def launch_copy(device, case, destination, source, count):
+    """Launch the copying kernel on a device, so many times."""
+    for _ in range(count):
+        device.launch(
+            "copy_bytes",
+            items_of(case),
+            DEVICE_POINTER(destination),
+            DEVICE_POINTER(source),
+            ctypes.c_uint64(case["size"]),
+            blocks_per_multiprocessor=8,
+        )
+
+
+class Helper:
+    """The owner's side of the helper: copies that another process makes through CUDA IPC."""
+
+    def __init__(self, channel, buffers):
+        self.stream = channel.makefile("rw", encoding="utf-8", newline="\n")
+        self.buffers = buffers
+        self.known = False
+
+    def ask(self, request):
+        """Send a request and wait for the answer."""
+        self.stream.write(json.dumps(request) + "\n")
+        self.stream.flush()
+        line = self.stream.readline()
+        if not line:
+            raise TroubleError("program", "the process that opens the IPC mappings ended")
+        answer = json.loads(line)
+        if answer.get("trouble"):
+            raise TroubleError(answer["kind"], "in the other process: " + answer["trouble"])
+        return answer
+
+    def prepare(self, src, dst, on):
+        """Open both buffers in the context of device `on`."""
+        if not self.known:
+            handles = {}
+            for pci, buffers in self.buffers.items():
+                handles[pci] = [buffers.handle(buffers.source), buffers.handle(buffers.destination)]
+            self.ask({"handles": handles})
+            self.known = True
+        self.ask({"open": [src, dst], "on": on})
+
+    def copy(self, case, src, dst, on, count):
+        """Copy so many times; gives the seconds that the device took."""
+        return self.ask({"copy": case, "src": src, "dst": dst, "on": on, "count": count})["seconds"]
+
+
+def help_owner(_port, plan, channel):
+    """Be the helper: open the owner's buffers and copy as asked, until the owner ends."""
+    driver = Driver()
+    devices = {device.pci: device for device in enumerate_devices(driver, plan)}
+    open_devices(list(devices.values()), plan["ptx"])
+    stream = channel.makefile("rw", encoding="utf-8", newline="\n")
+    handles = {}
+    mappings = {}
+
+    def mapped(on, pci, which):
+        key = (on, pci, which)
+        if key not in mappings:
+            devices[on].current()
+            handle = IpcHandle()
+            ctypes.memmove(ctypes.byref(handle), bytes.fromhex(handles[pci][which]), 64)
+            address = DEVICE_POINTER()
+            code = driver.function("cuIpcOpenMemHandle_v2", "cuIpcOpenMemHandle")(
+                ctypes.byref(address), handle, ctypes.c_uint(IPC_LAZY_PEER_ACCESS)
+            )
+            if code:
+                driver.refuse("cuIpcOpenMemHandle", code)
+            mappings[key] = address.value
+        return mappings[key]
+
+    def answer(request):
+        if "handles" in request:
+            handles.update(request["handles"])
+            return {}
+        device = devices[request["on"]]
+        if device.trouble:
+            raise device.trouble
+        if "open" in request:
+            src, dst = request["open"]
+            mapped(request["on"], src, 0)
+            mapped(request["on"], dst, 1)
+            return {}
+        case = request["copy"]
+        source = mapped(request["on"], request["src"], 0) + case["src_offset"]
+        destination = mapped(request["on"], request["dst"], 1) + GUARD + case["dst_offset"]
+        begin, end = device.event(), device.event()
+        device.record(begin)
+        launch_copy(device, case, destination, source, request["count"])
+        device.record(end)
+        device.finish()
+        return {"seconds": device.seconds(begin, end)}
+
+    for line in stream:
+        try:
+            reply = answer(json.loads(line))
+        except TroubleError as trouble:
+            reply = {"trouble": str(trouble), "kind": trouble.kind}
+        stream.write(json.dumps(reply) + "\n")
+        stream.flush()
+
+
+class Result:
+    """What the copies of one task showed so far."""
+
+    def __init__(self):
+        self.fields = blank_result()
+
+    def take(self, case, repeat, found, copies=1):
+        """Count one checked destination; found is None where every byte is right."""
+        fields = self.fields
+        fields["copies_checked"] += 1
+        fields["bytes_checked"] += case["size"]
+        fields["largest_bytes"] = max(fields["largest_bytes"], case["size"])
+        if not found:
+            return
+        fields["wrong_copies"] += 1
+        for name in (
+            "wrong_bytes", "never_written_bytes", "zeroed_bytes", "scrambled_bytes", "guard_wrong_bytes",
+        ):  # fmt: skip
+            fields[name] += found[name]
+        if len(fields["failures"]) < FAILURES_KEPT:
+            fields["failures"].append(dict(found, repeat=repeat, copies_before_check=copies))
+
+    def close(self, gb_s):
+        """Conclude: right, or wrong with the class that most wrong bytes belong to."""
+        fields = self.fields
+        fields["can_access"] = True
+        wrong = fields["wrong_bytes"] + fields["guard_wrong_bytes"]
+        fields["outcome"] = "wrong" if wrong else "right" if fields["copies_checked"] else "error"
+        if wrong:
+            counts = [(fields[name + "_bytes"], name) for name in ("never_written", "zeroed", "scrambled")]
+            most = max(counts)
+            fields["class"] = most[1] if most[0] else "outside"
+        elif fields["copies_checked"]:
+            fields["gb_s"] = gb_s and round(gb_s, 2)
+        return fields
+
+
+class Owner:
+    """The process that owns all buffers and judges all copies."""
+
+    def __init__(self, plan, channel, driver, devices):
+        self.plan = plan
+        self.driver = driver
+        self.devices = {device.pci: device for device in devices}
+        self.buffers = {}
+        self.refusals = {}
+        self.peers = {}
+        self.helper = Helper(channel, self.buffers)
+
+    def open(self, capacities):
+        """
+        Make contexts and buffers; a device that refuses keeps its reason.
+
+        Args:
+            capacities: Bytes of the largest copy by PCI address.
+        """
+        usable = [device for pci, device in self.devices.items() if pci in capacities]
+        open_devices(usable, self.plan["ptx"])
+        for device in usable:
+            try:
+                if device.trouble:
+                    raise device.trouble
+                if device.memory_free is None:
+                    self.ask_memory(device, capacities[device.pci])
+                self.buffers[device.pci] = Buffers(device, capacities[device.pci])
+            except TroubleError as trouble:
+                self.refusals[device.pci] = "%s: %s" % (device.pci, trouble)
+
+    def ask_memory(self, device, capacity):
+        """Refuse a device that turns out, with its context made, to have no room for our buffers."""
+        device.memory_free, device.memory_total = device.memory()
+        if device.memory_free - self.plan["memory"]["keep_free_bytes"] < 2 * capacity:
+            raise TroubleError("memory", "too little free memory: %d MiB" % (device.memory_free // MEBIBYTE))
+
+    def peer(self, src, dst):
+        """Whether both devices can reach each other; enables it. Raises where the driver says yes and then refuses."""
+        key = (src, dst)
+        if key not in self.peers:
+            here, there = self.devices[src], self.devices[dst]
+            able = here.can_access(there) and there.can_access(here)
+            if able:
+                here.enable_peer(there)
+                there.enable_peer(here)
+            self.peers[key] = able
+        return self.peers[key]
+
+    def cases(self, *ends):
+        """Give the sizes and offsets to try between these devices, largest plain one last."""
+        room = min(self.buffers[pci].capacity for pci in ends)
+        plain = sorted({min(size, room) for size in self.plan["sizes"]})
+        cases = [dict(case) for case in self.plan["odd_cases"] if case["size"] <= room]
+        return cases + [{"size": size, "src_offset": 0, "dst_offset": 0} for size in plain]
+
+    def enqueue(self, mechanism, case, src, dst, count):
+        """Enqueue copies without waiting; gives the device whose stream has them."""
+        here, there = self.devices[src], self.devices[dst]
+        source = self.buffers[src].source + case["src_offset"]
+        destination = self.buffers[dst].destination + GUARD + case["dst_offset"]
+        return self.enqueue_between(mechanism, case, here, source, there, destination, count)
+
+    def enqueue_between(self, mechanism, case, here, source, there, destination, count):
+        """Enqueue copies between two addresses."""
+        runner = there if mechanism == "kernel_load" else here
+        if mechanism != "copy_engine":
+            launch_copy(runner, case, destination, source, count)
+            return runner
+        here.current()
+        for _ in range(count):
+            self.driver.call(
+                "cuMemcpyPeerAsync",
+                DEVICE_POINTER(destination),
+                there.context,
+                DEVICE_POINTER(source),
+                here.context,
+                ctypes.c_size_t(case["size"]),
+                here.stream,
+            )
+        return here
+
+    def copy(self, mechanism, case, src, dst, count):
+        """Copy so many times and wait; gives the seconds that the device took."""
+        if mechanism.startswith("ipc_"):
+            return self.helper.copy(case, src, dst, src if mechanism == "ipc_store" else dst, count)
+        runner = self.devices[dst if mechanism == "kernel_load" else src]
+        begin, end = runner.event(), runner.event()
+        runner.record(begin)
+        self.enqueue(mechanism, case, src, dst, count)
+        runner.record(end)
+        runner.finish()
+        return runner.seconds(begin, end)
+
+    def rounds(self, task, *ends):
+        """Give (case, repeat, seed, copies) of every round; the last round of the largest case is the timed one."""
+        cases = self.cases(*ends)
+        for number, case in enumerate(cases):
+            for repeat in range(1, self.plan["repeats"] + 1):
+                yield case, repeat, self.seed(task, number, repeat), 1
+        if cases and self.plan["timed_copies"]:
+            yield cases[-1], self.plan["repeats"] + 1, self.seed(task, len(cases), 0), self.plan["timed_copies"]
+
+    def seed(self, task, case, repeat):
+        """Give a seed that no other round has."""
+        return (self.plan["seed"] + task * 1000003 + case * 8191 + repeat * 127) & 0xFFFFFFFF
+
+    def set_up(self, *ends):
+        """Give None where these devices can reach each other in turn, or the result that says why not."""
+        for pci in ends:
+            if pci in self.refusals or pci not in self.buffers:
+                return dict(blank_result(), reason=self.refusals.get(pci, "%s has no buffers" % pci))
+        for number in range(len(ends) - 1):
+            src, dst = ends[number : number + 2]
+            try:
+                able = self.peer(src, dst)
+            except TroubleError as trouble:
+                return dict(blank_result(), can_access=True, reason="peer access was refused: %s" % trouble)
+            if not able:
+                return dict(
+                    blank_result(),
+                    can_access=False,
+                    outcome="not_tested",
+                    reason="%s and %s have no peer access: a copy would be staged through the host" % (src, dst),
+                )
+        return None
+
+    def pair(self, number, task):
+        """One directed pair by one mechanism."""
+        src, dst, mechanism = task["src"], task["dst"], task["mechanism"]
+        refused = self.set_up(src, dst)
+        if refused:
+            return [refused]
+        if mechanism.startswith("ipc_"):
+            try:
+                self.helper.prepare(src, dst, src if mechanism == "ipc_store" else dst)
+            except TroubleError as trouble:
+                return [dict(blank_result(), can_access=True, reason="CUDA IPC: %s" % trouble)]
+        result = Result()
+        gb_s = None
+        for case, repeat, seed, copies in self.rounds(number, src, dst):
+            self.make_ready(case, seed, (src, dst))
+            try:
+                seconds = self.copy(mechanism, case, src, dst, copies)
+            except TroubleError as trouble:
+                return [failed(result, case, repeat, trouble)]
+            if copies > 1:
+                gb_s = case["size"] * copies / seconds / 1e9
+            result.take(case, repeat, self.buffers[dst].check(case, seed), copies)
+        return [result.close(gb_s)]
+
+    def make_ready(self, case, seed, *ways):
+        """Fill the sources and poison the destinations, each on its own device."""
+        for src, dst in ways:
+            self.buffers[src].fill(case, seed)
+            self.buffers[dst].poison(case, seed)
+        for way in ways:
+            for pci in way:
+                self.devices[pci].finish()
+
+    def both(self, number, task):
+        """Both directions of a pair at the same time."""
+        one, other, mechanism = task["src"], task["dst"], task["mechanism"]
+        ways = ((one, other), (other, one))
+        refused = self.set_up(one, other)
+        if refused:
+            return [refused, dict(refused)]
+        results = [Result(), Result()]
+        speeds = [None, None]
+        for case, repeat, seed, copies in self.rounds(number, one, other):
+            self.make_ready(case, seed, *ways)
+            try:
+                timers = []
+                for src, dst in ways:
+                    runner = self.devices[dst if mechanism == "kernel_load" else src]
+                    begin, end = runner.event(), runner.event()
+                    runner.record(begin)
+                    self.enqueue(mechanism, case, src, dst, copies)
+                    runner.record(end)
+                    timers.append((runner, begin, end))
+                for runner, _, _ in timers:
+                    runner.finish()
+                seconds = [runner.seconds(begin, end) for runner, begin, end in timers]
+            except TroubleError as trouble:
+                return [failed(result, case, repeat, trouble) for result in results]
+            for way, (_, dst) in enumerate(ways):
+                if copies > 1:
+                    speeds[way] = case["size"] * copies / seconds[way] / 1e9
+                results[way].take(case, repeat, self.buffers[dst].check(case, seed), copies)
+        return [results[way].close(speeds[way]) for way in range(2)]
+
+    def chain(self, number, task):
+        """A source's bytes by way of a second device's destination to a third, with no check between."""
+        src, via, dst, mechanism = task["src"], task["via"], task["dst"], task["mechanism"]
+        refused = self.set_up(src, via, dst)
+        if refused:
+            return [refused]
+        result = Result()
+        first, middle, last = (self.devices[pci] for pci in (src, via, dst))
+        room = min(self.buffers[pci].capacity for pci in (src, via, dst))
+        for index, size in enumerate(self.plan["chain_sizes"]):
+            case = {"size": min(size, room), "src_offset": 0, "dst_offset": 0}
+            for repeat in range(1, self.plan["repeats"] + 1):
+                seed = self.seed(number, index, repeat)
+                self.make_ready(case, seed, (src, via), (src, dst))
+                halfway = self.buffers[via].destination + GUARD
+                try:
+                    arrived = first.event()
+                    runner = self.enqueue(mechanism, case, src, via, 1)
+                    runner.current()
+                    self.driver.call("cuEventRecord", arrived, runner.stream)
+                    next_runner = last if mechanism == "kernel_load" else middle
+                    next_runner.current()
+                    self.driver.call("cuStreamWaitEvent", next_runner.stream, arrived, ctypes.c_uint(0))
+                    self.enqueue_between(
+                        mechanism, case, middle, halfway, last, self.buffers[dst].destination + GUARD, 1
+                    )
+                    next_runner.finish()
+                except TroubleError as trouble:
+                    return [failed(result, case, repeat, trouble)]
+                result.take(case, repeat, self.buffers[dst].check(case, seed))
+        return [result.close(None)]
+
+    def alive(self):
+        """Whether the contexts still work: an error of a copy can end them."""
+        try:
+            for pci in self.buffers:
+                self.devices[pci].finish()
+        except TroubleError:
+            return False
+        return True
+
+
+def failed(result, case, repeat, trouble):
+    """Give the result of a copy that the driver itself reported as failed."""
+    fields = result.close(None)
+    fields["outcome"] = "failed"
+    fields["reason"] = "a copy of %d bytes (repeat %d): %s" % (case["size"], repeat, trouble)
+    return fields
+
+
+def plan_memory(plan, devices):
+    """
+    Decide how large copies may get on each device, so that whatever runs there keeps its memory.
+
+    Returns:
+        Bytes of the largest copy by PCI address, and the reason for each device that gets none.
+        Where free memory is unknown (NVML missing, MIG, memory shared with the CPU) the smallest useful size is
+        taken: 64 MiB.
+    """
+    memory = plan["memory"]
+    largest = max(plan["sizes"] + [case["size"] for case in plan["odd_cases"]])
+    capacities = {}
+    reasons = {}
+    for device in devices:
+        if device.memory_free is None:
+            capacities[device.pci] = min(largest, 64 * MEBIBYTE)
+            continue
+        room = device.memory_free - memory["keep_free_bytes"] - 2 * memory["context_bytes"]
+        room = min(room, memory["budget_bytes"]) // 2 - MEBIBYTE
+        if room < MEBIBYTE:
+            reasons[device.pci] = (
+                "%s: too little free memory: %d MiB are free, our two contexts take %d MiB and %d MiB are left to "
+                "what runs there"
+                % (
+                    device.pci,
+                    device.memory_free // MEBIBYTE,
+                    2 * memory["context_bytes"] // MEBIBYTE,
+                    memory["keep_free_bytes"] // MEBIBYTE,
+                )
+            )
+        else:
+            capacities[device.pci] = min(largest, room)
+    return capacities, reasons
+
+
+def own_pairs(port, plan, channel, first):
+    """
+    Be the owner: enumerate, say what is there, then do every task from number `first` on.
+
+    Says {"driver", "devices", "reasons"}; waits; then {"begin": n} and {"result": n, "fields": [...]} for each task,
+    {"broken": n} where a task ended the contexts, and {"done": true}.
+    """
+    driver = Driver()
+    devices = enumerate_devices(driver, plan)
+    capacities, reasons = plan_memory(plan, devices)
+    port.say(
+        driver=driver.report(),
+        devices=[device.report() for device in devices],
+        reasons=reasons,
+        capacities=capacities,
+    )
+    owner = Owner(plan, channel, driver, devices)
+    owner.refusals.update(reasons)
+    tasks = list_tasks(plan, [device.pci for device in devices])
+    if tasks[first:]:
+        owner.open(capacities)
+    port.say(opened=True)
+    port.wait()
+    for number, task in enumerate(tasks):
+        if number < first:
+            continue
+        port.say(begin=number)
+        began = supervisor.time.monotonic()
+        fields = getattr(owner, task["kind"])(number, task)
+        ended = supervisor.time.monotonic()
+        for one in fields:
+            one["began_monotonic_s"] = round(began, 6)
+            one["ended_monotonic_s"] = round(ended, 6)
+        port.say(result=number, fields=fields)
+        if any(one["outcome"] in ("failed", "error") for one in fields) and not owner.alive():
+            port.say(broken=number)
+            return
+    port.say(done=True)

@@ -1,0 +1,290 @@
+"""
+A systemd unit as it stands: what systemd holds of it, its files, its processes, and what its Python starts with.
+
+This file imports nothing of ours and runs on Python 3.6 and later with the standard library only.
+One thing leads to the next (the unit names its files, its control group holds the processes), hence a kind of its own.
+
+Request: {"kind": "service", "unit": str, "properties": "Id,...", "names": [variable or "PREFIX*", ...],
+          "opened": [beginning of a path, ...]}
+Answer, by entry:
+    ""                  show (systemctl show), verify, journal (since the unit's last start; one JSON object a line),
+                        manager (systemctl show-environment, by the list of names), paths (UnitPath), clock
+    "file PATH"         text (masked), stat: the unit file and every drop-in that systemd names
+    "directory PATH"    names: each directory of drop-ins that exists for this unit, whether systemd knows it or not
+    "drop-in PATH"      text, stat: what is in those directories and systemd does not name
+    "environment PATH"  text (by the list of names, masked), stat: each EnvironmentFile, and /etc/environment
+    "process PID"       comm, argv, environ, stat, status, exe, cwd, limits, opened (JSON list of paths)
+    "python"            startup: JSON of what a new interpreter of the unit's own Python starts with, in the
+                        environment of its main process: version, executable, files, environ (by the list of names)
+
+The interpreter's start runs the sitecustomize that the service's own start ran, as the service's user, writing no
+bytecode; nothing else is imported.
+"""
+
+import errno
+import json
+import os
+import re
+import subprocess
+import threading
+
+from probe_mask import allowed, filter_lines, mask_text, mask_value
+from probe_reading import (
+    decode,
+    read_argv,
+    read_assignments,
+    read_bytes,
+    read_clock,
+    read_environ,
+    read_file,
+    read_item,
+    read_link,
+    read_list,
+    read_stat,
+    refused,
+    run_command,
+)
+
+UNIT_PATH = (
+    "/etc/systemd/system.control /run/systemd/system.control /run/systemd/transient /etc/systemd/system "
+    "/run/systemd/system /run/systemd/generator /usr/local/lib/systemd/system /usr/lib/systemd/system "
+    "/lib/systemd/system"
+)
+PROCESSES_MAX = 256
+JOURNAL_LINES = 4000
+STARTUP = """
+import json, os, sys
+found = {}
+for name in ("sitecustomize", "usercustomize"):
+    module = sys.modules.get(name)
+    path = getattr(module, "__file__", None)
+    if path:
+        found[name] = os.path.abspath(path)
+print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable, "prefix": sys.prefix,
+                  "files": found, "environ": dict(os.environ)}))
+"""
+_FLAGS = re.compile(r"-[EIsSOuBP]+\Z")
+
+
+def answer_service(request):
+    unit = request["unit"]
+    names = request["names"]
+    show = run_command(["systemctl", "show", "--no-pager", "-p", request["properties"], "--", unit], 1 << 20, 10.0)
+    shown = {}
+    for line in show.get("t", "").splitlines():
+        key, _, value = line.partition("=")
+        shown.setdefault(key, []).append(value)
+    if "t" in show:
+        show["t"] = mask_text(show["t"])
+    first = {"show": show, "clock": read_clock()}
+    answers = {"": first}
+    commands = {
+        "verify": lambda: run_command(
+            ["systemd-analyze", "verify", "--man=no", one(shown, "FragmentPath") or unit], 1 << 16, 20.0, True
+        ),
+        "journal": lambda: read_journal(unit, one(shown, "InvocationID")),
+        "manager": lambda: manager_environment(names),
+    }
+    threads = []
+    for name in commands:
+        thread = threading.Thread(target=lambda n: first.__setitem__(n, commands[n]()), args=(name,))
+        thread.daemon = True
+        thread.start()
+        threads.append(thread)
+    first["paths"] = run_command(["systemctl", "show", "--no-pager", "-p", "UnitPath"], 1 << 16, 10.0)
+    read_files(answers, unit, shown, names, first["paths"])
+    pids = find_processes(one(shown, "ControlGroup"))
+    for pid in pids[:PROCESSES_MAX]:
+        answers["process %d" % pid] = read_process(pid, names, request["opened"])
+    main = int(one(shown, "MainPID") or 0)
+    answers["python"] = {"startup": start_python(main, pids, names)}
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def one(shown, key):
+    return shown.get(key, [""])[0]
+
+
+def read_masked(path):
+    return read_item({"kind": "file", "path": path, "mask": True}, "")
+
+
+def read_files(answers, unit, shown, names, paths):
+    known = [one(shown, "FragmentPath")] + one(shown, "DropInPaths").split()
+    for path in known:
+        if path:
+            answers["file " + path] = {"text": read_masked(path), "stat": read_stat(path)}
+    roots = paths.get("t", "").partition("=")[2].split() or UNIT_PATH.split()
+    for root in roots:
+        for name in drop_in_names(unit):
+            directory = os.path.join(root, name)
+            listing = read_list(directory, ["*.conf"])
+            if "t" not in listing and listing["e"].startswith("ENOENT"):
+                continue
+            answers["directory " + directory] = {"names": listing}
+            for file in listing.get("t", "").splitlines():
+                path = os.path.join(directory, file)
+                if path not in known:
+                    answers["drop-in " + path] = {"text": read_masked(path), "stat": read_stat(path)}
+    files = [value.partition(" (ignore_errors=")[0] for value in shown.get("EnvironmentFiles", []) if value]
+    for path in files + ["/etc/environment"]:
+        answers["environment " + path] = {"text": read_assignments(path, names, 1 << 18), "stat": read_stat(path)}
+
+
+def drop_in_names(unit):
+    """Give the names of the directories that may hold drop-ins of a unit (systemd.unit(5))."""
+    stem, _, kind = unit.rpartition(".")
+    found = [unit + ".d"]
+    prefix, at, _ = stem.partition("@")
+    if at:
+        found.append(prefix + "@." + kind + ".d")
+    words = prefix.split("-")
+    for count in range(len(words) - 1, 0, -1):
+        found.append("-".join(words[:count]) + "-." + kind + ".d")
+    return found
+
+
+def manager_environment(names):
+    answer = run_command(["systemctl", "show-environment"], 1 << 18, 10.0)
+    if "t" in answer:
+        answer["t"] = filter_lines(answer["t"], names)
+    return answer
+
+
+def read_journal(unit, invocation):
+    fields = "--output-fields=MESSAGE,PRIORITY,_PID,SYSLOG_IDENTIFIER"
+    argv = ["journalctl", "-q", "-a", "--no-pager", "-o", "json", fields, "-n", str(JOURNAL_LINES)]
+    if invocation:
+        argv += ["_SYSTEMD_INVOCATION_ID=" + invocation, "+", "INVOCATION_ID=" + invocation]
+    else:
+        argv += ["-b", "-u", unit]
+    answer = run_command(argv, 1 << 22, 20.0)
+    if "t" not in answer:
+        return answer
+    kept = []
+    for line in answer["t"].splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        message = entry.get("MESSAGE")
+        if isinstance(message, list):
+            message = decode(bytes(byte for byte in message if isinstance(byte, int)))
+        seen = {"message": mask_text(str(message or "")), "priority": entry.get("PRIORITY"), "pid": entry.get("_PID")}
+        kept.append(json.dumps(seen, sort_keys=True))
+    answer["t"] = "\n".join(kept)
+    return answer
+
+
+def find_processes(group):
+    """Give the processes of a control group and of those below it, lowest first; [] without a group."""
+    if not group or group == "/":
+        return []
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            data, _ = read_bytes("/proc/" + name + "/cgroup", 1 << 16)
+            paths = [decode(line).split(":", 2)[-1] for line in data.splitlines()]
+            if any(path == group or path.startswith(group + "/") for path in paths):
+                found.append(int(name))
+    return sorted(found)
+
+
+def read_process(pid, names, prefixes):
+    home = "/proc/%d/" % pid
+    seen = {name: read_file(home + name, 1 << 16) for name in ("comm", "stat", "status", "limits")}
+    seen["argv"] = read_argv(home + "cmdline")
+    seen["environ"] = read_environ(home + "environ", names, 1 << 22)
+    for name in ("exe", "cwd"):
+        seen[name] = read_link(home + name)
+    seen["opened"] = read_opened(home, prefixes)
+    return seen
+
+
+def read_opened(home, prefixes):
+    """Give the paths that a process has open or mapped and that begin so; each as often as it is open."""
+    wanted = tuple(prefixes)
+    paths = []
+    try:
+        for name in os.listdir(home + "fd"):
+            try:
+                paths.append(os.readlink(home + "fd/" + name))
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    return refused(error)
+        data, failure = read_bytes(home + "maps", 1 << 24)
+        if failure:
+            return failure
+        mapped = {line.split(None, 5)[5] for line in decode(data).splitlines() if len(line.split(None, 5)) > 5}
+    except OSError as error:
+        return refused(error)
+    paths += sorted(path for path in mapped if path not in paths)
+    return {"t": json.dumps(sorted(path for path in paths if path.startswith(wanted)))}
+
+
+def start_python(main, pids, names):
+    """Start the unit's own Python as its main process was started, and see what it starts with."""
+    for pid in [main] * (main in pids) + [pid for pid in pids if pid != main]:
+        exe = read_link("/proc/%d/exe" % pid).get("t", "")
+        if re.match(r"(?:python|pypy)[\d.]*\Z", os.path.basename(exe)):
+            return run_startup(pid, exe, names)
+    return {"e": "ENOENT: none of the unit's %d processes is a Python" % len(pids)}
+
+
+def run_startup(pid, exe, names):
+    home = "/proc/%d/" % pid
+    block, failure = read_bytes(home + "environ", 1 << 22)
+    line, failed = read_bytes(home + "cmdline", 1 << 20)
+    if failure or failed:
+        return failure or failed
+    environment = dict(piece.split(b"=", 1) for piece in block.split(b"\0") if b"=" in piece[1:])
+    words = line.rstrip(b"\0").split(b"\0")
+    first = decode(words[0])
+    interpreter = first if os.path.isabs(first) and os.access(first, os.X_OK) else exe
+    flags = []
+    for word in words[1:]:
+        if not _FLAGS.match(decode(word)):
+            break
+        flags.append(decode(word))
+    argv = [interpreter] + flags + ["-B", "-c", STARTUP]
+    status = read_file(home + "status", 1 << 16).get("t", "")
+    uid, gid = (int(re.search(r"^%s:\s+(\d+)" % key, status, re.M).group(1)) for key in ("Uid", "Gid"))
+
+    def become():
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd=read_link(home + "cwd").get("t", "/"),
+            preexec_fn=become,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return refused(error)
+    try:
+        out, err = process.communicate(timeout=15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return {"e": "ETIMEDOUT: %s did not start within 15 s" % interpreter}
+    try:
+        seen = json.loads(decode(out).strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return {"e": "exit status %d: %s" % (process.returncode, mask_text(decode(err[-400:])))}
+    seen["environ"] = {n: mask_value(n, v) for n, v in seen["environ"].items() if allowed(n, names)}
+    seen["pid"] = pid
+    seen["times"] = {}
+    for name, path in seen["files"].items():
+        answer = read_stat(path)
+        if "t" in answer:
+            seen["times"][name] = json.loads(answer["t"])["mtime"]
+    return {"t": json.dumps(seen, sort_keys=True)}

@@ -1,0 +1,79 @@
+"""All-reduces over the GPUs: exact sums, by a transport that NCCL's own log proves."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pytest_gpuinfra import Expectation, GpuHost
+from pytest_gpuinfra.facts.gpu_program import AllReduceRun
+from pytest_gpuinfra.gpu_runs import GpuRun
+from pytest_gpuinfra.verdict.base import Verdict
+from pytest_gpuinfra.verdict.peer_transfer import judge_all_reduce, judge_busbw, judge_transport
+
+pytestmark = pytest.mark.gpu_level("active")
+Judge = Callable[[Callable[[], Verdict]], Verdict]
+
+
+@pytest.fixture
+def sums(gpu_host: GpuHost, gpu_arm: str, gpu_allreduce_run: AllReduceRun | None, gpu_judge: Judge) -> Verdict:
+    """Judge the sums of the test's arm."""
+    return gpu_judge(lambda: judge_all_reduce(gpu_allreduce_run, f"{gpu_host.alias}: all-reduce, arm {gpu_arm}"))
+
+
+@pytest.fixture
+def transport(gpu_host: GpuHost, gpu_arm: str, gpu_allreduce_run: AllReduceRun | None, gpu_judge: Judge) -> Verdict:
+    """Judge the transport of the test's arm."""
+    subject = f"{gpu_host.alias}: transport of the all-reduce, arm {gpu_arm}"
+    return gpu_judge(lambda: judge_transport(gpu_allreduce_run, subject, gpu_arm.partition("-")[0]))
+
+
+@pytest.fixture
+def busbw(
+    gpu_host: GpuHost, gpu_expect: Expectation, gpu_arm: str, gpu_allreduce_run: AllReduceRun | None, gpu_judge: Judge
+) -> Verdict:
+    """Judge the speed of the test's arm."""
+    subject = f"{gpu_host.alias}: busbw of the all-reduce, arm {gpu_arm}"
+    return gpu_judge(lambda: judge_busbw(gpu_allreduce_run, subject, gpu_expect.gpu.busbw_gb_s_min, gpu_arm))
+
+
+@pytest.fixture
+def torch_sums(gpu_host: GpuHost, gpu_torch_run: GpuRun, gpu_judge: Judge) -> Verdict:
+    """Judge the all-reduce by torch.distributed."""
+    run = next(iter(gpu_torch_run.program.runs), None)
+    return gpu_judge(lambda: judge_all_reduce(run, f"{gpu_host.alias}: all-reduce by torch.distributed"))
+
+
+def test_all_reduce_is_right(sums: Verdict) -> None:
+    """
+    An all-reduce gives the exact sum in every rank, for tiny and for large messages.
+
+    Over corrupt peer copies NCCL deadlocks rather than fails, and the service hangs at its start.
+    """
+    assert sums.ok, sums.message
+
+
+def test_all_reduce_uses_the_transport_that_it_was_run_for(transport: Verdict) -> None:
+    """
+    NCCL's own log proves the transport on every channel.
+
+    Asked for and seen are two facts: another layer can set the variable again.
+    """
+    assert transport.ok, transport.message
+
+
+def test_all_reduce_is_as_fast_as_before(busbw: Verdict) -> None:
+    """
+    The largest all-reduce is as fast as it was measured before.
+
+    Every layer of the model waits for it.
+    """
+    assert busbw.ok, busbw.message
+
+
+def test_all_reduce_by_torch_is_right(torch_sums: Verdict) -> None:
+    """
+    torch.distributed, in the service's own Python, sums exactly.
+
+    It is what the engine itself calls, with the environment that the engine has.
+    """
+    assert torch_sums.ok, torch_sums.message

@@ -1,0 +1,211 @@
+"""The systemd service: does it run, will it come back, was it steady, and is what runs what was asked for?"""
+
+from fnmatch import fnmatchcase
+
+import pytest
+
+from pytest_gpuinfra import Expectation, GpuHost, explain
+from pytest_gpuinfra.facts.process import ServiceProcess
+from pytest_gpuinfra.facts.python_start import PythonStart
+from pytest_gpuinfra.facts.unit import UnitState
+from pytest_gpuinfra.facts.unit_journal import UnitJournal
+from pytest_gpuinfra.service_targets import ExpectedOrder
+from pytest_gpuinfra.verdict.service_transport import SeenTransport
+
+
+def test_service_is_active(gpu_host: GpuHost, gpu_service_state: UnitState) -> None:
+    """
+    The service is active, and its main process runs.
+
+    Activating is not active: a unit that restarts again and again is activating most of the time.
+    """
+    assert (gpu_service_state.active_state, gpu_service_state.sub_state) == ("active", "running"), explain(
+        f"{gpu_host.alias}: {gpu_service_state.name}",
+        observed=f"{gpu_service_state}; result {gpu_service_state.values.get('Result', '?')}",
+        expected="active (running)",
+        why="nothing answers requests",
+        action=f"journalctl -u {gpu_service_state.name} where it runs; correct the cause, then start it",
+    )
+
+
+@pytest.mark.gpu_expects("service.enabled")
+def test_service_starts_at_boot(gpu_host: GpuHost, gpu_service_state: UnitState, gpu_expect: Expectation) -> None:
+    """
+    The service starts at boot, or does not, as declared.
+
+    A unit that was started by hand and never enabled is gone after the next reboot.
+    """
+    observed = gpu_service_state.unit_file_state in ("enabled", "enabled-runtime", "alias", "indirect")
+
+    assert observed == gpu_expect.service.enabled, explain(
+        f"{gpu_host.alias}: start of {gpu_service_state.name} at boot",
+        observed=gpu_service_state.unit_file_state or "no unit file",
+        expected="enabled" if gpu_expect.service.enabled else "not enabled",
+        why="after a reboot nothing serves, or something serves that must not",
+        action=f"systemctl {'enable' if gpu_expect.service.enabled else 'disable'} {gpu_service_state.name}",
+    )
+
+
+@pytest.mark.gpu_expects("service.restarts_max")
+def test_service_was_not_restarted_by_systemd(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_expect: Expectation
+) -> None:
+    """
+    systemd did not have to restart the service more often than declared.
+
+    A service that fails and comes back answers most health checks, and drops requests each time.
+    """
+    assert (gpu_service_state.restarts or 0) <= gpu_expect.service.restarts_max, explain(
+        f"{gpu_host.alias}: restarts of {gpu_service_state.name}",
+        observed=f"{gpu_service_state.restarts} since it was last started by hand; now {gpu_service_state.sub_state}",
+        expected=f"{gpu_expect.service.restarts_max} at most",
+        why="it flaps: each failure drops the requests in flight and loads the model again",
+        action=f"journalctl -u {gpu_service_state.name}: what ended the runs before this one",
+    )
+
+
+def test_service_is_ordered(gpu_host: GpuHost, gpu_service_order: ExpectedOrder, gpu_service_state: UnitState) -> None:
+    """
+    The service is ordered after, or before, another unit as declared.
+
+    Without an order, which of two units is first differs from boot to boot.
+    """
+    assert gpu_service_order.unit in gpu_service_state.words(gpu_service_order.key), explain(
+        f"{gpu_host.alias}: {gpu_service_state.name}, {gpu_service_order.key} {gpu_service_order.unit}",
+        observed=f"{gpu_service_order.key}={gpu_service_state.values.get(gpu_service_order.key, '')}",
+        expected=f"{gpu_service_order.key} names {gpu_service_order.unit}",
+        why="at some boots it starts before what it needs, and fails or runs without it",
+        action=f"add {gpu_service_order.key}={gpu_service_order.unit} to [Unit], and reload",
+    )
+
+
+def test_unit_file_verifies(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_complaints: tuple[str, ...]
+) -> None:
+    """
+    `systemd-analyze verify` has nothing to say of the unit.
+
+    systemd passes over a key that it does not know, and starts the service without it.
+    """
+    assert gpu_service_complaints == (), explain(
+        f"{gpu_host.alias}: unit file of {gpu_service_state.name}",
+        observed="; ".join(gpu_service_complaints),
+        expected="no complaint",
+        why="a setting that looks as if it were in effect is not",
+        action="correct the line that it names, reload, restart",
+    )
+
+
+def test_service_was_not_killed_for_memory(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_journal: UnitJournal
+) -> None:
+    """
+    No process of the service was killed for want of memory since it was started.
+
+    Workers that are killed leave a main process that still answers /health.
+    """
+    assert gpu_service_journal.memory_kills == (), explain(
+        f"{gpu_host.alias}: out-of-memory kills in {gpu_service_state.name}",
+        observed="; ".join(gpu_service_journal.memory_kills),
+        expected="none",
+        why="a rank or worker is gone, or was replaced in the middle of its work",
+        action="give it more memory, or a smaller cache; see MemoryMax and the kernel's log",
+    )
+
+
+def test_no_error_in_the_services_log(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_journal: UnitJournal, gpu_expect: Expectation
+) -> None:
+    """
+    The service logged no error since it was started.
+
+    A traceback at the start, or a CUDA error, is often the only sign of a fallback to something slower or wrong.
+    """
+    errors = gpu_service_journal.errors(gpu_expect.service.allow_log)
+
+    assert errors == (), explain(
+        f"{gpu_host.alias}: errors in the log of {gpu_service_state.name}",
+        observed=f"{len(errors)} lines, the first: {' | '.join(errors[:3])}",
+        expected="none",
+        why="the engine met what it did not expect",
+        action="read the log around them; name what is harmless in service.allow_log",
+    )
+
+
+@pytest.mark.gpu_expects("service.engine")
+def test_engine_is_the_expected_one(
+    gpu_host: GpuHost,
+    gpu_service_processes: tuple[ServiceProcess, ...],
+    gpu_service_engine: str,
+    gpu_expect: Expectation,
+) -> None:
+    """
+    The service's processes belong to the declared engine.
+
+    A unit can be pointed at another engine and keep its name.
+    """
+    assert gpu_service_engine == gpu_expect.service.engine, explain(
+        f"{gpu_host.alias}: engine of {gpu_host.selected.spec.service}",
+        observed=gpu_service_engine,
+        expected=gpu_expect.service.engine,
+        why="what was proven was proven with the other engine",
+        action="compare ExecStart with the user's copy",
+    )
+
+
+@pytest.mark.gpu_expects("service.python")
+def test_python_is_the_expected_one(
+    gpu_host: GpuHost, gpu_service_python: PythonStart, gpu_expect: Expectation
+) -> None:
+    """
+    The service runs in the declared Python.
+
+    The system's Python and a virtual environment have different packages and different sitecustomize files.
+    """
+    assert fnmatchcase(gpu_service_python.executable, gpu_expect.service.python or ""), explain(
+        f"{gpu_host.alias}: Python of {gpu_host.selected.spec.service}",
+        observed=f"{gpu_service_python.executable} ({gpu_service_python.version})",
+        expected=gpu_expect.service.python,
+        why="torch, NCCL and the defaults of sitecustomize come from it",
+        action="correct ExecStart, or the wrapper that it calls",
+    )
+
+
+@pytest.mark.gpu_expects("service.ranks")
+def test_every_rank_runs(
+    gpu_host: GpuHost,
+    gpu_service_processes: tuple[ServiceProcess, ...],
+    gpu_service_ranks: tuple[ServiceProcess, ...],
+    gpu_expect: Expectation,
+) -> None:
+    """
+    The service has as many ranks as declared.
+
+    A model that is split over fewer GPUs than thought serves, and has less room for its cache.
+    """
+    assert len(gpu_service_ranks) == gpu_expect.service.ranks, explain(
+        f"{gpu_host.alias}: ranks of {gpu_host.selected.spec.service}",
+        observed=f"{len(gpu_service_ranks)}: {', '.join(map(str, gpu_service_ranks)) or 'none'}; "
+        f"{len(gpu_service_processes)} processes in all",
+        expected=gpu_expect.service.ranks,
+        why="a rank is missing, or the model is split otherwise than declared",
+        action="see the arguments in effect, and the service's log for a rank that ended",
+    )
+
+
+@pytest.mark.gpu_expects("service.transport")
+def test_ranks_use_the_expected_transport(
+    gpu_host: GpuHost, gpu_service_transport: SeenTransport, gpu_expect: Expectation
+) -> None:
+    """
+    The running ranks are seen to use the declared transport.
+
+    What was asked for by variables and what NCCL does are two facts; shared files in /dev/shm show the second.
+    """
+    assert gpu_service_transport.words == gpu_expect.service.transport, explain(
+        f"{gpu_host.alias}: transport between the ranks of {gpu_host.selected.spec.service}",
+        observed=gpu_service_transport,
+        expected=gpu_expect.service.transport,
+        why="data goes over a path that was not proven, or over a slower one",
+        action="see NCCL_P2P_DISABLE and NCCL_SHM_DISABLE in effect in every rank, and restart the service",
+    )
