@@ -79,7 +79,8 @@ mask "$out/ct" $useless sys-kernel-config.mount sys-kernel-debug.mount sys-kerne
 mask "$root" $useless lxc.service lxc-net.service lxc-monitord.service systemd-journal-remote.service
 printf 'blacklist %s\n' kvm_intel kvm_amd psmouse iTCO_wdt >"$root/etc/modprobe.d/lab.conf"
 chroot "$out/ct" systemctl -q enable infer.service ssh.service
-chroot "$root" systemctl -q enable pve-guests.service ssh.service systemd-networkd.service
+chroot "$root" systemctl -q enable pve-guests.service ssh.service systemd-networkd.service \
+    lab-files.service lab-devices.service lab-made.service gpu-persistence.service
 : >"$root/etc/fstab"
 
 echo "lab: the container's tree goes into the host, owners shifted by 100000"

@@ -13,15 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from .image import OWNER_SHIFT, Image, LabError, ensure_image, install_packages, require_root, shift_owners
+from .host_files import CONTAINER, CONTAINER_ADDRESS, INNER, write_host_files
+from .image import Image, LabError, ensure_image, install_packages, require_root
 from .keep import Command, Kept, run_inside, wait_for_exit
-from .ssh_files import make_key, ssh_settings, strict_settings
+from .made import write_made
 
 HERE = Path(__file__).parent
-CONTAINER = "101"
-CONTAINER_ADDRESS = "10.10.0.101"
 ENDPOINT_PORT = 30000
-INNER = f"var/lib/lxc/{CONTAINER}/rootfs/"
 # Written by the host itself at any time, so no sign of what a test did.
 OWN_WRITES = tuple(top + path for top in ("", INNER) for path in ("var/log/", "var/lib/systemd/", "var/cache/"))
 
@@ -31,6 +29,7 @@ class NspawnHost:
     A booted Debian host with systemd, sshd and the container 101, on a private address of this machine.
 
     In the container, `infer.service` serves HTTP on port 30000; `pct` is a stand-in over the lxc tools.
+    GPUs, IOMMU groups, kernel command line and kernel log are made ones (see made.py); all else is real.
     Everything that the host writes is in memory; the image under it stays as built.
     Nothing is left when it stops, or when the process that started it dies in any way.
 
@@ -247,14 +246,15 @@ class NspawnHost:
         Give one line for each thing that a fault may have changed.
 
         Boot ids, mounts, active and failed units of the host and of the container;
-        the service's main process, its drop-ins and whether its unit is stale; changed files.
+        the service's main process, its drop-ins and whether its unit is stale; the kernel's log; changed files.
         """
         look = (
             "cat /proc/sys/kernel/random/boot_id /proc/mounts;"
             " systemctl list-units --plain --no-legend --state=active,failed --type=service,target,timer;"
             " systemctl show -p NeedDaemonReload,MainPID,DropInPaths ssh.service infer.service"
         )
-        lines = {f"host {line}" for line in self.shell(look).stdout.splitlines()}
+        log = "; journalctl --quiet --dmesg --boot --output=cat | cksum"
+        lines = {f"host {line}" for line in self.shell(look + log).stdout.splitlines()}
         lines |= {f"container {line}" for line in self.container_shell(look).stdout.splitlines()}
         lines |= {f"file {line}" for line in self.changed_files()}
         return frozenset(lines)
@@ -332,44 +332,12 @@ class NspawnHost:
 
     def _write_files(self) -> None:
         """Write what is laid over the image, and the client's side of ssh."""
-        folder = self.folder
-        files = folder / "files"
-        inner = files / INNER
-        client = make_key(folder / "client_key")
-        known = ""
-        for names, tree in ((f"{self.alias},{self.address}", files), (self.container_alias, inner)):
-            known += f"{names} {lay_keys(tree, client.public)}\n"
-            (tree / "etc/machine-id").write_text(f"{uuid.uuid4().hex}\n")
-        shift_owners(inner, OWNER_SHIFT)
-        (files / "etc/hostname").write_text(f"{self.alias}\n")
+        write_host_files(self.folder, self.alias, self.address)
+        files = self.folder / "files"
         network = files / "etc/systemd/network/10-host0.network"
         network.parent.mkdir(parents=True)
         network.write_text(f"[Match]\nName=host0\n\n[Network]\nAddress={self.address}/24\nLinkLocalAddressing=no\n")
-        (folder / "known_hosts").write_text(known)
-        through = {"ProxyJump": self.alias, "HostKeyAlias": self.container_alias}
-        self.ssh_config.write_text(
-            ssh_settings(f"{self.alias} {self.address}", HostName=self.address, User="root")
-            + ssh_settings(self.container_alias, HostName=CONTAINER_ADDRESS, User="root", **through)
-            + strict_settings(folder)
-        )
-
-
-def lay_keys(tree: Path, authorized: str) -> str:
-    """
-    Put a new host key below `tree`, and let `authorized` log in as root and as the user op (uid 1000).
-
-    Returns:
-        The host's public key.
-    """
-    (tree / "etc/ssh").mkdir(parents=True)
-    for home in (tree / "root", tree / "home/op"):
-        (home / ".ssh").mkdir(mode=0o700, parents=True)
-        home.chmod(0o700)
-        keys = home / ".ssh/authorized_keys"
-        keys.write_text(f"{authorized} lab\n")
-        keys.chmod(0o600)
-    shift_owners(tree / "home/op", 1000)
-    return make_key(tree / "etc/ssh/ssh_host_ed25519_key").public
+        write_made(files)
 
 
 def _owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -28,7 +28,7 @@ boots() {
     while :; do
         connect &
         systemd-nspawn --quiet --directory="$mnt/root" --machine="$name" --register=no --keep-unit \
-            --network-veth --capability=all --resolv-conf=off --timezone=off --link-journal=no --console=pipe --boot
+            --network-veth --capability=all --system-call-filter='~syslog' --resolv-conf=off --timezone=off --link-journal=no --console=pipe --boot
         status=$?
         kill %% 2>/dev/null
         wait %% 2>/dev/null

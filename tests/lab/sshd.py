@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from .host_files import lay_keys
 from .image import LabError, ensure_image, install_packages, require_root
 from .keep import Command, Kept, run_inside
-from .nspawn import lay_keys
 from .ssh_files import make_key, ssh_settings, strict_settings
 
 HERE = Path(__file__).parent
