@@ -6,11 +6,23 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the switch for CI."""
+    """Add the switch for CI, and what the lab's tests take."""
     parser.addoption(
         "--nothing-skipped",
         action="store_true",
         help="tests of this repository: end with an error if any test was skipped",
+    )
+    parser.addoption(
+        "--faults-report",
+        action="store_true",
+        help="tests/lab: print each fault, the items expected to see it, and the items that did",
+    )
+    parser.addoption(
+        "--healthy-runs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tests/lab: judge each healthy host N times (default: 3 times, the virtual machine once)",
     )
 
 

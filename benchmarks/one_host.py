@@ -30,13 +30,36 @@ FILES = [
         *(f"kernel/{n}" for n in ("osrelease", "ostype", "version", "hostname", "pid_max", "threads-max", "panic")),
         *(f"kernel/{n}" for n in ("shmmax", "shmall", "shmmni", "msgmax", "sem", "ngroups_max", "randomize_va_space")),
         *(f"kernel/{n}" for n in ("printk", "ctrl-alt-del", "core_pattern", "cap_last_cap", "tainted")),
-        *(f"vm/{n}" for n in ("swappiness", "overcommit_memory", "overcommit_ratio", "max_map_count", "min_free_kbytes")),
-        *(f"vm/{n}" for n in ("dirty_ratio", "dirty_background_ratio", "page-cluster", "panic_on_oom", "stat_interval")),
-        *(f"fs/{n}" for n in ("file-max", "file-nr", "inode-nr", "nr_open", "aio-max-nr", "pipe-max-size", "lease-break-time")),
+        *(
+            f"vm/{n}"
+            for n in ("swappiness", "overcommit_memory", "overcommit_ratio", "max_map_count", "min_free_kbytes")
+        ),
+        *(
+            f"vm/{n}"
+            for n in ("dirty_ratio", "dirty_background_ratio", "page-cluster", "panic_on_oom", "stat_interval")
+        ),
+        *(
+            f"fs/{n}"
+            for n in ("file-max", "file-nr", "inode-nr", "nr_open", "aio-max-nr", "pipe-max-size", "lease-break-time")
+        ),
         *(f"net/core/{n}" for n in ("somaxconn",)),
-        *(f"net/ipv4/{n}" for n in ("ip_forward", "tcp_syncookies", "tcp_fin_timeout", "tcp_keepalive_time", "tcp_rmem")),
+        *(
+            f"net/ipv4/{n}"
+            for n in ("ip_forward", "tcp_syncookies", "tcp_fin_timeout", "tcp_keepalive_time", "tcp_rmem")
+        ),
     )
-] + ["/etc/passwd", "/etc/group", "/etc/os-release", "/etc/fstab", "/etc/shells", "/etc/profile", "/proc/cmdline", "/proc/version", "/proc/meminfo", "/proc/uptime"]
+] + [
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/os-release",
+    "/etc/fstab",
+    "/etc/shells",
+    "/etc/profile",
+    "/proc/cmdline",
+    "/proc/version",
+    "/proc/meminfo",
+    "/proc/uptime",
+]
 FILES = FILES[:50]
 
 OURS_CONFTEST = f"""
@@ -129,14 +152,20 @@ def measure(work: Path, host: SshdHost, relay: Relay, repeat: int) -> dict[str, 
             [*pytest, "--hosts=ssh://via", f"--ssh-config={work}/multiplexed", "test_bench.py"],
             "testinfra",
         ),
-        "testinfra as it comes": ([*pytest, "--hosts=ssh://via", f"--ssh-config={work}/plain", "test_bench.py"], "testinfra"),
+        "testinfra as it comes": (
+            [*pytest, "--hosts=ssh://via", f"--ssh-config={work}/plain", "test_bench.py"],
+            "testinfra",
+        ),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeat):
         for name, (argv, directory) in ways.items():
             seconds[name].append(timed(argv, work / directory))
             subprocess.run(
-                ["ssh", "-F", f"{work}/multiplexed", "-O", "exit", "via"], capture_output=True, check=False, env=os.environ
+                ["ssh", "-F", f"{work}/multiplexed", "-O", "exit", "via"],
+                capture_output=True,
+                check=False,
+                env=os.environ,
             )
     return seconds
 

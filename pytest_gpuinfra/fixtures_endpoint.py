@@ -78,7 +78,8 @@ def gpu_judge(gpu_evidence: GpuEvidence) -> Callable[[Callable[[], Verdict]], Ve
             pytest.skip(verdict.reason)
         settled = verdict.settled()
         gpu_evidence.attach(
-            verdict.subject, "\n".join((f"observed: {verdict.observed}", f"expected: {verdict.expected}", *verdict.warnings))
+            verdict.subject,
+            "\n".join((f"observed: {verdict.observed}", f"expected: {verdict.expected}", *verdict.warnings)),
         )
         return settled
 

@@ -279,4 +279,3 @@ class GpuRuns:
             elif kept:
                 kept.append(record)
         return {"kmsg": "".join(kept), "log_reason": ""}
-

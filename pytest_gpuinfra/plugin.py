@@ -144,18 +144,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
     config.pluginmanager.register(endings, "gpuinfra-endings")
     config.pluginmanager.register(endings.AskedFor(), "gpuinfra-asked-for")
+    from pytest_gpuinfra.report.masked import MaskedReports
+
+    config.pluginmanager.register(MaskedReports(run), "gpuinfra-masked")
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
         from pytest_gpuinfra.suites_path import suites_path
 
         config.args = [str(suites_path())]
     if not hasattr(config, "workerinput"):
         from pytest_gpuinfra.report.results import ResultsPlugin
+        from pytest_gpuinfra.report.work import WorkProgress
 
         config.pluginmanager.register(ResultsPlugin(config, run), "gpuinfra-results")
+        run.on_progress = WorkProgress(config)
     if config.getoption("allure_report_dir", None):
-        from pytest_gpuinfra.report import allure_labels
+        from pytest_gpuinfra.report.allure_labels import AllurePlugin
 
-        config.pluginmanager.register(allure_labels, "gpuinfra-allure")
+        config.pluginmanager.register(AllurePlugin(config, run), "gpuinfra-allure")
 
 
 def _make_run(config: pytest.Config) -> Run | None:

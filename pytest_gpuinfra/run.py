@@ -21,7 +21,7 @@ from pytest_gpuinfra.connection.ssh import SshConnection, close_sockets
 from pytest_gpuinfra.host import GpuHost
 from pytest_gpuinfra.host_capture import capture_host
 from pytest_gpuinfra.inventory import parse_inventory
-from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.recording import RecordedHost, Recording
 from pytest_gpuinfra.selection import SelectedHost
 from pytest_gpuinfra.targets import Target, alias_of_id, targets_of
 
@@ -152,8 +152,11 @@ class Run:
             embedded=self.embedded,
             recorded=recorded,
         )
-        serving.on_progress = lambda line: self.on_progress(line)
+        serving.on_progress = self._tell
         return serving
+
+    def _tell(self, line: str) -> None:
+        self.on_progress(line)
 
     def gpu_runs(self, host: GpuHost) -> GpuRuns | None:
         """Make the GPU programs of a host; None if it has no GPU that CUDA could use."""
@@ -171,7 +174,7 @@ class Run:
             baseline=lambda: host.facts.kernel_log,
             boot_id=lambda: host.facts.boot_id,
             recorded=recorded,
-            on_progress=lambda line: self.on_progress(line),
+            on_progress=self._tell,
         )
 
     @cached_property
@@ -239,7 +242,7 @@ class Run:
                     "alias": alias,
                     "way": host.selected.way,
                     "destination": host.selected.destination,
-                    "spec": host.selected.spec.model_dump(mode="json", exclude_defaults=True),
+                    "spec": host.selected.spec.model_dump(mode="json", exclude_defaults=True, exclude={"group"}),
                     "expectation_from": host.expectation_from,
                     "capture": host.capture.to_json(),
                     "gathered": dict(host.selected.gathered),
@@ -260,20 +263,17 @@ class Run:
             selected[alias] = SelectedHost(
                 alias, data["way"], data["destination"], spec, data["expectation_from"], None, data["gathered"]
             )
-            run.hosts[alias] = GpuHost(selected[alias], Capture.from_json(alias, data["capture"]), run.connect, run.serving, run.gpu_runs)
+            run.hosts[alias] = GpuHost(
+                selected[alias], Capture.from_json(alias, data["capture"]), run.connect, run.serving, run.gpu_runs
+            )
         run.selected = selected
         return run
 
-    def write_recording(self, path: Path, plugin: str) -> str:
-        """
-        Write this run's recording; gives its SHA-256.
-
-        Raises:
-            RecordingError: The file cannot be written.
-        """
+    def recording(self, plugin: str) -> Recording:
+        """Give this run as it is to be written down."""
         hosts = {
             alias: RecordedHost(
-                host.selected.spec.model_dump(mode="json", exclude_defaults=True),
+                host.selected.spec.model_dump(mode="json", exclude_defaults=True, exclude={"group"}),
                 host.capture,
                 self.gathered.get(alias) or host.gathered(),
             )
@@ -289,7 +289,13 @@ class Run:
             }
             for outcome in self.outcomes.values()
         ]
-        return write_recording(path, Recording(hosts, results, self.started_at, plugin))
+        return Recording(hosts, results, self.started_at, plugin)
+
+    @property
+    def key_variables(self) -> set[str]:
+        """Variables of this process's environment that hold API keys of endpoints."""
+        names = {host.spec.api_key_env for host in self.selected.values()} | {self.settings.api_key_env}
+        return {name for name in names if name}
 
     def close(self) -> None:
         """End all connections and remove the private files."""

@@ -138,7 +138,9 @@ def _replayed(file: str, inventory: Inventory, source: str) -> list[SelectedHost
     hosts = []
     for alias, recorded in recording.hosts.items():
         if alias in inventory.hosts:
-            hosts.append(SelectedHost(alias, "replay", "", inventory.hosts[alias], source, recorded.capture, recorded.gathered))
+            hosts.append(
+                SelectedHost(alias, "replay", "", inventory.hosts[alias], source, recorded.capture, recorded.gathered)
+            )
         else:
             spec = parse_inventory({"hosts": {alias: recorded.spec}}, f"{file}, expectation of {alias}").hosts[alias]
             origin = "" if spec.expect.empty else f"the recording {file}"

@@ -62,7 +62,7 @@ class ExpectedSpace:
 
 
 def _settings(values: Mapping[str, str | bool]) -> Labelled:
-    return [(name, ExpectedSetting(name, value)) for name, value in values.items()]
+    return [(name.lstrip("-"), ExpectedSetting(name, value)) for name, value in values.items()]
 
 
 def _order(host: GpuHost) -> Labelled:

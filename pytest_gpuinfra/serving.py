@@ -9,10 +9,10 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import httpx
 
@@ -57,7 +57,7 @@ class ServingSettings:
     wait_s: float = 0.0
     prompts: tuple[str, ...] = ()
     api_key_env: str | None = None
-    expect: ModelExpectation = ModelExpectation()
+    expect: ModelExpectation = field(default_factory=ModelExpectation)
 
 
 class EmbeddedOnce:
@@ -146,7 +146,7 @@ class Serving:
         address = self._embedded.url() if self.settings.address == EMBEDDED else self.settings.address
         url = httpx.URL(address)
         inner: httpx.BaseTransport = httpx.HTTPTransport(trust_env=False)
-        connect = None
+        connect: Callable[[float], None] | None = None
         if url.host in _LOOPBACK and not self._local and self.settings.address != EMBEDDED:
             port = url.port or (443 if url.scheme == "https" else 80)
             self._tunnel = Tunnel(self._connection(), url.host.strip("[]"), port)
@@ -164,7 +164,7 @@ class Serving:
             address,
             model=self.expect.id,
             api_key_env=self.settings.api_key_env if self._recorded is None else None,
-            api=cast(Literal["chat", "completions"], self.expect.api),
+            api=self.expect.api,
             transport=transport,
             connect=connect,
         )

@@ -176,9 +176,7 @@ KINDS: dict[str, Kind] = {
     "gpu_pair": Kind(_pairs, "{host} has no two GPUs on the nvidia driver, expected or seen"),
     "gpu_chain": Kind(_chains, "{host} has no three GPUs on the nvidia driver, expected or seen"),
     "gpu_arm": Kind(_arms, "{host} has no two GPUs on the nvidia driver, expected or seen"),
-    "gpu_prompt": Kind(
-        _prompts, "{host} has no endpoint: name one in the inventory (endpoint) or by --gpu-endpoint"
-    ),
+    "gpu_prompt": Kind(_prompts, "{host} has no endpoint: name one in the inventory (endpoint) or by --gpu-endpoint"),
     "gpu_absent_file": Kind(
         lambda host: [(path, path) for path in host.expect.files_absent],
         "inventory expects no files_absent of {host}",

@@ -18,7 +18,8 @@ from pytest_gpuinfra.facts.pci_address import normalise_pci_address
 _PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-)?Fatal\))"
 _ERROR = re.compile(
-    rf"(?:(?<![\w.-])(?P<driver>[\w.-]+) )?(?P<pci>{_PCI}): (?:AER: )?PCIe Bus Error: severity={_SEVERITY}, type=(?P<layer>[^,]+)"
+    rf"(?:(?<![\w.-])(?P<driver>[\w.-]+) )?(?P<pci>{_PCI}): (?:AER: )?PCIe Bus Error: "
+    rf"severity={_SEVERITY}, type=(?P<layer>[^,]+)"
 )
 _ANNOUNCED = re.compile(
     rf"(?P<port>{_PCI}): AER: (?P<many>Multiple )?{_SEVERITY} error (?:message )?received"

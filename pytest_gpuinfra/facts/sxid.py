@@ -17,7 +17,7 @@ from pytest_gpuinfra.facts.log_line import KernelLogEntry
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address
 
 _SXID = re.compile(
-    r"(?P<switch>[\w-]*nvswitch\d*):? SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): "
+    r"(?<![\w-])(?P<switch>[\w-]*nvswitch\d*):? SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): "
     r"(?P<code>\d+)(?:,\s*(?P<rest>.*))?$"
 )
 _MORE = re.compile(r"(?:Severity \d|Data \{)")

@@ -31,6 +31,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LABEL = r"(?:GPU|NIC)\d+|mlx\d+_\w+|(?:ibp|bnxt_re|irdma|hfi1_)\w+"
 _COLUMN = re.compile(rf"CPU Affinity|NUMA Affinity|GPU NUMA ID|{_LABEL}")
 _ROW = re.compile(rf"\s*(?P<label>{_LABEL})(?P<cells>[\s\t].*|$)")
+_COMMAND = re.compile(r"nvidia-smi topo\s+-\w+(?:\s+[a-z]\b)?")
 _LEGEND = re.compile(r"\s*(?P<nic>NIC\d+):\s*(?P<name>\S+)")
 _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 
@@ -116,10 +117,13 @@ def parse_topology(reading: Reading) -> Topology:
 def _header(line: str) -> tuple[str, ...] | None:
     """Read a header line; a command that was pasted in front of it is passed over."""
     columns = tuple(match[0] for match in _COLUMN.finditer(line))
-    rest = _COLUMN.sub("", line)
     cells = [column for column in columns if column not in _AFFINITIES]
-    junk = re.sub(r"\S*\bnvidia-smi\b.*?topo\s+-\w+(?:\s+\w)?", "", rest).strip()
-    return columns if cells and not junk and (len(cells) > 1 or len(columns) > 1 or line[:1].isspace()) else None
+    if not cells:
+        return None
+    rest = _COLUMN.sub("", line)
+    command = _COMMAND.search(rest)
+    junk = rest[command.end() if command else 0 :].strip()
+    return columns if not junk and (len(columns) > 1 or line[:1].isspace()) else None
 
 
 def _cells(text: str) -> list[str]:

@@ -1,41 +1,187 @@
-"""What Allure shows of an item about a host: where it is filed, its title, its evidence."""
+"""What Allure shows of an item about a host: where it is filed, its title, its harm, its history, its evidence."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
+from typing import Any
 
-import allure
+import allure_commons
 import pytest
+from allure_commons.logger import AllureFileLogger
+from allure_commons.model2 import Label, Parameter, StatusDetails
+from allure_commons.types import AttachmentType
 
+from pytest_gpuinfra.endings import OBSERVING
+from pytest_gpuinfra.evidence import Evidence
+from pytest_gpuinfra.host import GpuHost
+from pytest_gpuinfra.report.allure_files import category_of
+from pytest_gpuinfra.report.identity import Identity, identify
+from pytest_gpuinfra.report.masked import masker_of
+from pytest_gpuinfra.report.pair_matrix import PairMatrix, matrix_of
+from pytest_gpuinfra.report.pair_picture import draw
+from pytest_gpuinfra.run import Run
 from pytest_gpuinfra.session import OBSERVED, target_of
+from pytest_gpuinfra.targets import DirectedPair, Target
+
+_PICTURES = 16
+"""Failed pairs of one host that carry the picture of all pairs; the first pair of each test carries it anyway."""
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Label an item and attach what its fixtures read."""
-    _label(item)
-    return (yield)
+class MaskedFiles(AllureFileLogger):  # type: ignore[misc]
+    """Writes Allure's files with secrets masked."""
+
+    def __init__(self, original: AllureFileLogger, run: Run) -> None:
+        super().__init__(original._report_dir)
+        self._mask = masker_of(run)
+
+    def _report_item(self, item: Any) -> None:
+        _mask_object(item, self._mask.text)
+        super()._report_item(item)
+
+    @allure_commons.hookimpl  # type: ignore[untyped-decorator]
+    def report_attached_data(self, body: str | bytes, file_name: str) -> None:
+        """Write an attachment; one that is no UTF-8 text is written as it is."""
+        try:
+            text = body if isinstance(body, str) else body.decode("utf-8")
+        except UnicodeDecodeError:
+            super().report_attached_data(body, file_name)
+            return
+        super().report_attached_data(self._mask.text(text), file_name)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """Label an item whose fixtures could not observe; it never gets as far as its call."""
-    try:
-        return (yield)
-    except BaseException:
-        _label(item)
-        raise
+def _mask_object(value: Any, mask: Any) -> Any:
+    """Mask the texts of Allure's objects, in place."""
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, list):
+        value[:] = [_mask_object(part, mask) for part in value]
+    elif hasattr(value, "__attrs_attrs__"):
+        for field in value.__attrs_attrs__:
+            old = getattr(value, field.name)
+            if isinstance(old, (str, list)) or hasattr(old, "__attrs_attrs__"):
+                setattr(value, field.name, _mask_object(old, mask))
+    return value
 
 
-def _label(item: pytest.Item) -> None:
-    target = target_of(item)
-    if target is None:
-        return
-    doc = (getattr(item, "function", item).__doc__ or item.name).strip()
-    allure.dynamic.parent_suite(target.host)
-    allure.dynamic.suite(item.path.parent.name)
-    allure.dynamic.sub_suite(item.path.stem)
-    allure.dynamic.title(f"{doc.splitlines()[0]} [{target.id}]")
-    allure.dynamic.label("target", target.host)
-    for piece in item.stash.get(OBSERVED, []):
-        allure.attach(piece.text, piece.name, allure.attachment_type.TEXT)
+class AllurePlugin:
+    """Files every item about a host under its host, in words, with ids of our own."""
+
+    def __init__(self, config: pytest.Config, run: Run) -> None:
+        self._config = config
+        self._run = run
+        self._pictured: dict[str, int] = {}
+        self._matrices: dict[str, PairMatrix | None] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Put the writer that masks in the place of Allure's own."""
+        plugins = allure_commons.plugin_manager
+        for original in [plugin for plugin in plugins.get_plugins() if type(plugin) is AllureFileLogger]:
+            masked = MaskedFiles(original, self._run)
+            plugins.unregister(original)
+            plugins.register(masked)
+
+            def back(masked: MaskedFiles = masked, original: AllureFileLogger = original) -> None:
+                plugins.unregister(masked)
+                plugins.register(original)
+
+            self._config.add_cleanup(back)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Give the ending in our words, and what a test's body could not observe as broken."""
+        report = yield
+        result = self._result()
+        if target_of(item) is None or result is None or not report.failed:
+            return report
+        if report.when == OBSERVING:
+            result.status = "broken"
+        lines = report.longreprtext.splitlines() or [""]
+        result.statusDetails = StatusDetails(message=_brief(lines), trace=report.longreprtext)
+        return report
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        """File the item, and attach what was read for it."""
+        target, result = target_of(item), self._result()
+        if target is None or result is None:
+            return (yield)
+        host = self._run.hosts[target.host]
+        identity = identify(item, target, host.expect)
+        self._label(result, target, identity)
+        for piece in item.stash.get(OBSERVED, []):
+            self._attach(piece)
+        self._draw(item, target, host, result)
+        try:
+            return (yield)
+        finally:
+            result.fullName, result.testCaseId, result.historyId = (
+                identity.full_name,
+                identity.test_case,
+                identity.history,
+            )
+            result.titlePath = [target.host, identity.area, identity.file]
+            result.parameters = [Parameter(name="host", value=target.host)]
+            if identity.subject:
+                result.parameters.append(Parameter(name="about", value=identity.subject))
+            result.labels = [label for label in result.labels if label.name not in ("host", "package")]
+            result.labels += [Label("host", target.host), Label("package", f"{identity.area}.{identity.file}")]
+
+    def _result(self) -> Any:
+        listener = self._config.pluginmanager.get_plugin("allure_listener")
+        return listener.allure_logger.get_test(None) if listener is not None else None
+
+    def _label(self, result: Any, target: Target, identity: Identity) -> None:
+        result.name = identity.title
+        result.description = identity.description
+        details = result.statusDetails.trace if result.statusDetails else ""
+        labels = {
+            "parentSuite": target.host,
+            "suite": identity.area,
+            "subSuite": identity.file,
+            "severity": identity.severity,
+            "target": target.host,
+        }
+        if result.status in ("failed", "broken"):
+            labels["trouble"] = category_of(result.status, identity.full_name, details or "")
+        result.labels = [label for label in result.labels if label.name not in labels]
+        result.labels += [Label(name, value) for name, value in labels.items()]
+
+    @staticmethod
+    def _attach(piece: Evidence) -> None:
+        kind, text = AttachmentType.TEXT, piece.text
+        if text.lstrip()[:1] in ("{", "["):
+            try:
+                text, kind = json.dumps(json.loads(text), indent=1, ensure_ascii=False), AttachmentType.JSON
+            except ValueError:
+                pass
+        allure_commons.plugin_manager.hook.attach_data(
+            body=text, name=piece.name, attachment_type=kind, extension=None
+        )
+
+    def _draw(self, item: pytest.Item, target: Target, host: GpuHost, result: Any) -> None:
+        """Attach the picture of all pairs to the first pair of each test, and to the first that failed."""
+        if not isinstance(target.value, DirectedPair) or result.status == "skipped":
+            return
+        wrong = result.status in ("failed", "broken")
+        count = self._pictured.get(host.alias, 0)
+        first = list(host.computing_gpus[:2]) == [target.value.src, target.value.dst]
+        if not first and not (wrong and count < _PICTURES):
+            return
+        self._pictured[host.alias] = count + (1 if wrong else 0)
+        if host.alias not in self._matrices:
+            self._matrices[host.alias] = matrix_of(host.gathered())
+        matrix = self._matrices[host.alias]
+        if matrix is not None:
+            name = f"all pairs of {host.alias}"
+            allure_commons.plugin_manager.hook.attach_data(
+                body=draw(matrix, name), name=name, attachment_type=AttachmentType.SVG, extension=None
+            )
+
+
+def _brief(lines: list[str]) -> str:
+    """Give the message of four parts as Allure's message, without the trace."""
+    kept = [line for line in lines[:12] if line.strip()]
+    crash = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
+    return "\n".join(crash[:6] or kept)

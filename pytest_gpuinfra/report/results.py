@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_gpuinfra import __version__
+from pytest_gpuinfra.diagnosis_text import show_findings
 from pytest_gpuinfra.endings import OBSERVING
 from pytest_gpuinfra.errors import RecordingError
 from pytest_gpuinfra.host import GpuHost
@@ -108,6 +109,7 @@ class ResultsPlugin:
         counts = self._counts()
         for alias in self._run.hosts:
             self._list_wrong(console, alias)
+        show_findings(console, self._run)
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for column in ("host", "verdict"):
             table.add_column(column)

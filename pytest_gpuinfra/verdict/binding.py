@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.facts.iommu import IommuGroups
 from pytest_gpuinfra.facts.pci import PciFunction, PciFunctions
-from pytest_gpuinfra.inventory import DeviceExpectation, short_address
+from pytest_gpuinfra.facts.pci_address import short_address
+from pytest_gpuinfra.inventory import DeviceExpectation
 
 _BRIDGE = 0x0604
 _VFIO = ("vfio-pci", "pci-stub", "none")

@@ -185,9 +185,7 @@ def test_gpu_is_not_too_hot(gpu_device: GpuDevice, gpu_expect: Expectation, temp
 
 
 @pytest.mark.gpu_expects("gpu.power_limit_w")
-def test_gpu_has_the_expected_power_limit(
-    gpu_device: GpuDevice, gpu_expect: Expectation, power_limit_w: float
-) -> None:
+def test_gpu_has_the_expected_power_limit(gpu_device: GpuDevice, gpu_expect: Expectation, power_limit_w: float) -> None:
     """
     The GPU has the declared power limit.
 

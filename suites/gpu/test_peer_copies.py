@@ -109,9 +109,7 @@ def chain(
     """Judge the test's chain by every mechanism that was tried: the first that is not right, or the last."""
     wanted = (gpu_chain.src, gpu_chain.via, gpu_chain.dst)
     found: list[PeerTransfer | None] = [
-        transfer
-        for transfer in gpu_cuda_run.program.chains
-        if (transfer.src, transfer.via, transfer.dst) == wanted
+        transfer for transfer in gpu_cuda_run.program.chains if (transfer.src, transfer.via, transfer.dst) == wanted
     ]
 
     def judge() -> Verdict:

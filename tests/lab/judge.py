@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tests.plugin.conftest import HostOutcomes, Judged, run_pytest
+from tests.plugin.conftest import HostOutcomes, Judged
 
 from .image import HERE
 from .keep import Command
@@ -75,23 +78,45 @@ def write_inventory(host: LabHost, tier: str, path: Path, *, expect: str = "", u
 
 
 def judge(
-    host: LabHost, tier: str, directory: Path, *, expect: str = "", user: str = "root", arguments: Sequence[str] = ()
+    host: LabHost,
+    tier: str,
+    directory: Path,
+    *,
+    expect: str = "",
+    user: str = "root",
+    arguments: Sequence[str] = (),
+    plugins: bool = False,
 ) -> LabOutcomes:
-    """Run the suites on a host; `arguments` go to pytest, the rest to `write_inventory`."""
+    """
+    Run the suites on a host.
+
+    Args:
+        host, tier, expect, user: As `write_inventory` takes them.
+        directory: Where pytest runs.
+        arguments: For pytest.
+        plugins: Whether the plugins that happen to be installed are loaded, too; they cost more than all else.
+    """
     inventory = write_inventory(host, tier, directory / "gpuinfra.toml", expect=expect, user=user)
     recording = directory / "recording.json"
     recording.unlink(missing_ok=True)
-    ended = run_pytest(
-        directory,
+    argv = [
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_gpuinfra.plugin"),
         *(str(SUITES / area) for area in AREAS),
         f"--gpu-host={host.alias}",
         f"--gpu-inventory={inventory}",
         f"--gpu-ssh-config={host.ssh_config}",
         f"--gpu-recording={recording}",
-        "-q",
-        *("-p", "no:cacheprovider"),
         *arguments,
-    )
+    ]
+    # Compiled files of the plugin are kept, or each run would compile it anew.
+    left_out = ("PYTEST_", "PYTHONDONTWRITEBYTECODE")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    if not plugins:
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    ended = subprocess.run(
+        argv, cwd=directory, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
     assert recording.exists(), ended.stdout + ended.stderr
     shown: HostOutcomes = Judged(json.loads(recording.read_text()), ended.returncode, "").of_host(host.alias)
     return LabOutcomes(dict(shown.outcomes), dict(shown.messages), ended.returncode, ended.stdout + ended.stderr)

@@ -209,6 +209,13 @@ class NspawnHost:
             self.shell(["umount", bound])
             self._bound.remove(bound)
 
+    def fill(self, *, undo: bool = False) -> None:
+        """Leave not a byte of room on the host's file system (/run and /tmp are others), or undo that."""
+        (init,) = self._running.inits(1)
+        size = "50%" if undo else "$(df --block-size=1 --output=used . | tail -1)"
+        argv = ["nsenter", f"--target={init}", "--mount", f"--wd={self.folder}/mnt"]
+        subprocess.run([*argv, "sh", "-c", f"mount -o remount,size={size} ."], check=True, capture_output=True)
+
     # Looking at it.
 
     @property
@@ -253,7 +260,7 @@ class NspawnHost:
             " systemctl list-units --plain --no-legend --state=active,failed --type=service,target,timer;"
             " systemctl show -p NeedDaemonReload,MainPID,DropInPaths ssh.service infer.service"
         )
-        log = "; journalctl --quiet --dmesg --boot --output=cat | cksum"
+        log = "; journalctl --quiet --dmesg --boot --output=cat | cksum; find /run/lab -type f -exec cksum {} + | cksum"
         lines = {f"host {line}" for line in self.shell(look + log).stdout.splitlines()}
         lines |= {f"container {line}" for line in self.container_shell(look).stdout.splitlines()}
         lines |= {f"file {line}" for line in self.changed_files()}

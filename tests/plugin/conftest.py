@@ -77,7 +77,10 @@ def run_pytest(directory: Path, *arguments: str, timeout_s: float = 300) -> subp
 def judge_recording(directory: Path, recording: str, *arguments: str) -> Judged:
     """Replay a recording in a directory by our own suites."""
     ended = run_pytest(
-        directory, f"--gpu-host=replay:{recording}", "--gpu-recording=judged.json", "-q", "-p", "no:cacheprovider", *arguments
+        directory,
+        f"--gpu-host=replay:{recording}",
+        *("--gpu-recording=judged.json", "-q", "-p", "no:cacheprovider"),
+        *arguments,
     )
     file = directory / "judged.json"
     assert file.exists(), ended.stdout + ended.stderr

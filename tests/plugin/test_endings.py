@@ -63,8 +63,7 @@ def test_our_error_in_a_test_body_is_error_and_not_failed(recording: Path) -> No
 def test_assertion_in_our_fixture_is_error(recording: Path) -> None:
     """Only a test's body may fail: an assertion in a fixture of ours, or named like ours, is an error."""
     test = (
-        "@pytest.fixture\ndef gpu_own(gpu_host):\n    assert False, 'not readable'\n"
-        "def test_it(gpu_own):\n    pass\n"
+        "@pytest.fixture\ndef gpu_own(gpu_host):\n    assert False, 'not readable'\ndef test_it(gpu_own):\n    pass\n"
     )
     ended, status, output = outcomes(recording.parent, test)
     assert (ended, status) == ({"test_it": "error"}, 6)
@@ -136,10 +135,7 @@ def test_test_about_two_kinds_of_thing_is_refused(recording: Path) -> None:
 
 def test_second_run_judges_the_same(recording: Path) -> None:
     """A fault that an earlier run has seen is seen again: nothing is remembered between runs."""
-    test = (
-        "def test_it(gpu_kernel_faults):\n"
-        "    assert gpu_kernel_faults.describe(('iommu',), '0000:01:00.0') == ''\n"
-    )
+    test = "def test_it(gpu_kernel_faults):\n    assert gpu_kernel_faults.describe(('iommu',), '0000:01:00.0') == ''\n"
     assert outcomes(recording.parent, test)[:2] == outcomes(recording.parent, test)[:2] == ({"test_it": "failed"}, 1)
 
 

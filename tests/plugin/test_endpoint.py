@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -45,7 +46,8 @@ def test_expected_model_is_judged(tmp_path: Path, server: EmbeddedServer) -> Non
     endings = {}
     for alias, model in (("right", right), ("wrong", wrong), ("other", "id = 'qwen'")):
         (tmp_path / "gpuinfra.toml").write_text(
-            f"[hosts.{alias}]\naddress = 'local'\nendpoint = '{server.base_url}'\n[hosts.{alias}.expect.model]\n{model}\n"
+            f"[hosts.{alias}]\naddress = 'local'\nendpoint = '{server.base_url}'\n"
+            f"[hosts.{alias}.expect.model]\n{model}\n"
         )
         endings[alias] = judge(tmp_path, f"--gpu-host={alias}").of_host(alias)
     assert endings["right"].ended("failed", "error") == []
@@ -102,8 +104,6 @@ def test_wait_covers_a_server_that_becomes_ready(tmp_path: Path) -> None:
 
 
 def _free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -98,10 +98,9 @@ def _unit(name: str, **values: str) -> Callable[[MadeHost], None]:
     def change(host: MadeHost) -> None:
         commands = {}
         for line, text in host.commands.items():
-            if line.endswith(name):
-                shown = dict(row.partition("=")[::2] for row in text.splitlines()) | values
-                text = "".join(f"{key}={value}\n" for key, value in shown.items())
-            commands[line] = text
+            shown = dict(row.partition("=")[::2] for row in text.splitlines()) | values
+            changed = "".join(f"{key}={value}\n" for key, value in shown.items())
+            commands[line] = changed if line.endswith(name) else text
         host.commands = commands
 
     return change
@@ -140,7 +139,10 @@ WRONG: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
         [f"test_gpu_reports_no_fault[{GPU}]"],
     ),
     "vfio GPU shown by nvidia": (
-        _smi('<gpu id="00000000:01:00.0">', '<gpu><pci><pci_bus_id>00000000:81:00.0</pci_bus_id></pci></gpu><gpu id="x">'),
+        _smi(
+            '<gpu id="00000000:01:00.0">',
+            '<gpu><pci><pci_bus_id>00000000:81:00.0</pci_bus_id></pci></gpu><gpu id="x">',
+        ),
         ["test_driver_shows_no_other_gpu[]"],
     ),
     "another kernel": (
@@ -193,11 +195,16 @@ WRONG: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
         [f"test_link_is_capable_of_the_expected_speed[{GPU}]"],
     ),
     "unexpected GPU": (
-        lambda host: setattr(host, "functions", [*host.functions, MadeFunction("0000:c1:00.0", driver="nvidia", group=90)]),
+        lambda host: setattr(
+            host, "functions", [*host.functions, MadeFunction("0000:c1:00.0", driver="nvidia", group=90)]
+        ),
         ["test_every_gpu_of_the_host_is_expected[]"],
     ),
     "other driver": (
-        _file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release\n"),
+        _file(
+            "/proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release\n",
+        ),
         ["test_driver_version_is_the_expected_one[]"],
     ),
     "driver parameter": (
@@ -343,7 +350,9 @@ UNREADABLE: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
         ["test_numa_node_"],
     ),
     "systemctl prints nothing": (
-        lambda host: setattr(host, "commands", {line: text if "smi" in line else "" for line, text in host.commands.items()}),
+        lambda host: setattr(
+            host, "commands", {line: text if "smi" in line else "" for line, text in host.commands.items()}
+        ),
         ["test_unit_is_"],
     ),
 }

@@ -120,11 +120,12 @@ def test_program_sees_the_end_of_its_input_when_the_session_is_closed() -> None:
     mark = f"86{os.getpid()}4"
     source = f"import subprocess, sys; print(sys.stdin.readline(), flush=True); subprocess.run(['sleep', '{mark}'])"
     said = threading.Event()
-    thread = threading.Thread(
-        target=lambda: pytest.raises(
-            ProbeError, opened.run_program, source, {"a": 1}, timeout_s=60, on_output=lambda *_: said.set()
-        )
-    )
+
+    def run() -> None:
+        with pytest.raises(ProbeError):
+            opened.run_program(source, {"a": 1}, timeout_s=60, on_output=lambda *_: said.set())
+
+    thread = threading.Thread(target=run)
     thread.start()
     assert said.wait(20)
     opened.close()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
+
+import pytest_gpuinfra
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pytest_gpuinfra"
@@ -46,9 +49,9 @@ def files(pattern: str) -> list[Path]:
         ("inventory.py", (f"{OURS}.connection", f"{OURS}.capture", "pytest", "subprocess")),
         (
             "facts/*.py",
-            ("subprocess", "socket", "urllib", "httpx", "testinfra", "torch", "pytest", "pydantic")
-            + tuple(
-                f"{OURS}.{name}" for name in ("connection", "capture", "run", "host", "plugin", "report", "endpoint")
+            (
+                *("subprocess", "socket", "urllib", "httpx", "testinfra", "torch", "pytest", "pydantic"),
+                *(f"{OURS}.{n}" for n in ("connection", "capture", "run", "host", "plugin", "report", "endpoint")),
             ),
         ),
         ("verdict/*.py", ("subprocess", "socket", "httpx", "testinfra", "torch", "pytest", f"{OURS}.connection")),
@@ -78,10 +81,8 @@ def test_facts_do_no_input_and_output() -> None:
 
 def test_probe_and_runner_use_the_standard_library_alone() -> None:
     """What runs on any target imports what any target has."""
-    import sys
-
     neighbours = {file.stem for file in files("target/*.py")}
-    for name in ("probe", "probe_inside", "probe_mask", "probe_reading", "probe_service", "runner", "cuda_program"):
+    for name in ("probe", "probe_inside", "probe_mask", "probe_reading", "probe_service", "runner", "sampler", "cuda_program"):
         modules = {module.partition(".")[0] for module in imports(PACKAGE / "target" / f"{name}.py")}
         assert modules <= set(sys.stdlib_module_names) | neighbours, name
 
@@ -115,7 +116,5 @@ def test_no_assert_outside_a_test_body() -> None:
 
 def test_public_names_are_importable_and_sorted() -> None:
     """`__all__` is what can be had."""
-    import pytest_gpuinfra
-
     assert pytest_gpuinfra.__all__ == sorted(pytest_gpuinfra.__all__)
     assert all(getattr(pytest_gpuinfra, name) is not None for name in pytest_gpuinfra.__all__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_gpuinfra.host_facts import UNIT_PROPERTIES
 from pytest_gpuinfra.inventory import read_inventory
 from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
 from tests.recorded.made_host import MadeFunction, MadeHost
@@ -35,9 +36,7 @@ def reference_host() -> MadeHost:
         port = f"0000:{int(bus, 16) - 1:02x}:01.1"
         driver = "nvidia" if numa == 0 else "vfio-pci"
         functions += [
-            MadeFunction(
-                port, (), 0x1022, 0x153E, 0x060400, "pcieport", 10 + number, numa, acs_control=0x1D
-            ),
+            MadeFunction(port, (), 0x1022, 0x153E, 0x060400, "pcieport", 10 + number, numa, acs_control=0x1D),
             MadeFunction(
                 f"0000:{bus}:00.0",
                 (port,),
@@ -82,7 +81,7 @@ def reference_host() -> MadeHost:
             "/dev/sev": "",
         },
         kmsg=[
-            (5, 0.0, "Linux version 6.14.11-4-pve (build@proxmox) (gcc (Debian 14.2.0-19) 14.2.0) #1 SMP PREEMPT_DYNAMIC"),
+            (5, 0.0, "Linux version 6.14.11-4-pve (build@proxmox) (gcc (Debian 14.2.0-19) 14.2.0) #1 SMP"),
             (6, 0.0, f"Command line: {line}"),
             (6, 0.000001, "BIOS-provided physical RAM map:"),
             (6, 0.51, "SEV-SNP: RMP table physical range [0x0000000077600000 - 0x00000000877fffff]"),
@@ -162,8 +161,6 @@ def smi_xml(buses: list[str]) -> str:
 
 
 def _show(unit: str) -> str:
-    from pytest_gpuinfra.host_facts import UNIT_PROPERTIES
-
     return f"systemctl show --no-pager -p {UNIT_PROPERTIES} -- {unit}"
 
 

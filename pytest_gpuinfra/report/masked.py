@@ -1,0 +1,45 @@
+"""Secrets are taken out of every report of an item before anybody sees or writes it: terminal, JUnit, Allure, recording."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from functools import lru_cache
+
+import pytest
+
+from pytest_gpuinfra.masking import Masker
+from pytest_gpuinfra.run import Run
+from pytest_gpuinfra.session import target_of
+
+
+def masker_of(run: Run) -> Masker:
+    """Give the masker of a run: it knows the endpoints' API keys by value."""
+    return Masker(os.environ.get(name, "") for name in run.key_variables)
+
+
+class MaskedReports:
+    """Masks the reports of items about hosts."""
+
+    def __init__(self, run: Run) -> None:
+        self._text = lru_cache(1024)(masker_of(run).text)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Mask message, properties and captured output."""
+        report = yield
+        if target_of(item) is None:
+            return report
+        if isinstance(report.longrepr, tuple):
+            path, line, reason = report.longrepr
+            report.longrepr = (path, line, self._text(reason))
+        elif report.longrepr is not None:
+            text = report.longreprtext
+            masked = self._text(text)
+            if masked != text or isinstance(report.longrepr, str):
+                report.longrepr = masked
+        report.sections = [(name, self._text(text)) for name, text in report.sections]
+        report.user_properties = [
+            (name, self._text(value) if isinstance(value, str) else value) for name, value in report.user_properties
+        ]
+        return report

@@ -1,0 +1,179 @@
+"""The page as Markdown and as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from pytest_gpuinfra.masking import mask_text
+from pytest_gpuinfra.report.page import HostPage, Page, Trouble
+from pytest_gpuinfra.report.pair_picture import draw, summary
+
+_SIGNS = {"good": "✅", "bad": "❌", "unknown": "❔"}
+_LISTED = 20
+
+
+def page_markdown(page: Page) -> str:
+    """Write the page as Markdown, for a pull request's comment."""
+    parts = ["# May these GPU hosts take traffic?", ""]
+    parts += [_verdict_line(host) for host in page.hosts]
+    for host in page.hosts:
+        parts += ["", f"## {host.alias}: {host.verdict}", ""]
+        parts += _md_findings(host)
+        parts += _md_troubles("Wrong", host.failed)
+        parts += _md_troubles("Could not be observed", host.unknown)
+        if host.matrix is not None:
+            parts += [f"**GPU pairs:** {_md(summary(host.matrix))}", ""]
+        rows = [*host.numbers.items(), *host.versions.items()]
+        if rows:
+            parts += ["| | |", "|---|---|", *(f"| {_md(name)} | {_md(value)} |" for name, value in rows), ""]
+        if host.skipped:
+            parts += ["<details><summary>Not asked for: " + f"{sum(host.skipped.values())} checks</summary>", ""]
+            parts += [f"- {_md(reason)} ({count})" for reason, count in list(host.skipped.items())[:_LISTED]]
+            parts += ["", "</details>"]
+    parts += ["", "---", _footer(page)]
+    return mask_text("\n".join(parts) + "\n")
+
+
+def _verdict_line(host: HostPage) -> str:
+    counts = ", ".join(f"{host.counts[name]} {name}" for name in ("failed", "error", "passed") if host.counts.get(name))
+    worst = [*host.failed, *host.unknown][:1]
+    because = f": {_md(worst[0].message.brief)}" if worst else ""
+    return f"- {_SIGNS[host.mood]} **{host.alias} {host.verdict}** ({counts or 'no check ended'}){because}"
+
+
+def _md_findings(host: HostPage) -> list[str]:
+    if not host.findings:
+        return []
+    lines = ["### Diagnosis, causes first", ""]
+    for number, finding in enumerate(host.findings, 1):
+        lines.append(f"{number}. **{_md(finding.title)}** ({finding.rung}, {finding.confidence})")
+        lines += [f"   - seen: {_md(line)}" for line in finding.evidence]
+        lines += [f"   - not seen: {_md(line)}" for line in finding.unseen]
+        lines += [f"   - next: {_md(str(step))}" for step in finding.steps]
+    return [*lines, ""]
+
+
+def _md_troubles(title: str, troubles: Sequence[Trouble]) -> list[str]:
+    if not troubles:
+        return []
+    lines = [f"### {title}", ""]
+    for trouble in troubles[:_LISTED]:
+        message = trouble.message
+        times = f" ({len(trouble.items)} checks)" if len(trouble.items) > 1 else ""
+        lines.append(f"- **{_md(message.subject)}**{times}")
+        rows = (("observed", message.observed), ("expected", message.expected))
+        rows += (("why it matters", message.why), ("what to do", message.action))
+        lines += [f"  - {name}: {_md(value)}" for name, value in rows if value]
+    if len(troubles) > _LISTED:
+        lines.append(f"- and {len(troubles) - _LISTED} more in the recording")
+    return [*lines, ""]
+
+
+def _md(text: str) -> str:
+    """Keep a text on its line, and Markdown and HTML out of it."""
+    flat = " ".join(text.split()) if len(text) < 2000 else " ".join(text[:2000].split()) + " ..."
+    for sign in ("\\", "`", "*", "_", "|", "[", "]", "<", ">", "#"):
+        flat = flat.replace(sign, {"<": "&lt;", ">": "&gt;"}.get(sign, f"\\{sign}"))
+    return flat
+
+
+def _footer(page: Page) -> str:
+    recording = f"recording {page.recording}" if page.recording else "no recording was written"
+    digest = f", sha256 {page.sha256}" if page.sha256 else ""
+    return f"{page.started_at}; pytest-gpuinfra {page.plugin}; {recording}{digest}"
+
+
+_STYLE = """
+:root{color-scheme:light dark;--page:#fff;--ink:#1b1f24;--dim:#57606a;--line:#d8dee4;--soft:#f6f8fa;--good:#1a7f37;
+--bad:#c9252d;--unknown:#8a5a00}
+@media (prefers-color-scheme:dark){:root{--page:#0f1216;--ink:#e6edf3;--dim:#9aa4af;--line:#30363d;--soft:#171b21;
+--good:#5ad17f;--bad:#ff7b72;--unknown:#e3b341}}
+*{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;overflow-wrap:anywhere}
+main{max-width:60rem;margin:0 auto;padding:1.5rem 1rem 3rem}h1{font-size:1.5rem;margin:0 0 1rem}
+h2{font-size:1.2rem;margin:2.2rem 0 .3rem;padding-top:1rem;border-top:1px solid var(--line)}
+h3{font-size:1rem;margin:1.2rem 0 .4rem}.dim{color:var(--dim)}.good{color:var(--good)}.bad{color:var(--bad)}
+.unknown{color:var(--unknown)}.verdicts{list-style:none;padding:0;margin:0}
+.verdicts li{padding:.55rem .8rem;border:1px solid var(--line);border-left:5px solid;border-radius:6px;margin:.4rem 0;
+border-left-color:currentColor}.verdicts li>*{color:var(--ink)}.verdicts b.v{color:inherit}
+.verdicts .b{display:block;font-size:.92rem;color:var(--dim)}
+.item{background:var(--soft);border:1px solid var(--line);border-radius:6px;padding:.7rem .9rem;margin:.5rem 0}
+.item p{margin:0 0 .4rem;font-weight:600}dl{display:grid;grid-template-columns:8.5rem 1fr;gap:.15rem .8rem;margin:0}
+dt{color:var(--dim)}dd{margin:0;white-space:pre-line}table{border-collapse:collapse;width:100%}
+td{border-bottom:1px solid var(--line);padding:.3rem .6rem .3rem 0;vertical-align:top}td:first-child{color:var(--dim)}
+.picture{overflow-x:auto;border:1px solid var(--line);border-radius:8px}.picture svg{display:block;max-width:none}
+summary{cursor:pointer}footer{margin-top:2rem;font-size:.85rem;color:var(--dim)}
+@media (max-width:640px){dl{grid-template-columns:1fr}dt{margin-top:.3rem}}
+""".replace("\n", "")
+
+
+def page_html(page: Page) -> str:
+    """Write the page as one HTML file."""
+    body = ["<h1>May these GPU hosts take traffic?</h1>", '<ul class="verdicts">']
+    for host in page.hosts:
+        counts = ", ".join(f"{host.counts[n]} {n}" for n in ("failed", "error", "passed", "skipped") if host.counts.get(n))
+        worst = [*host.failed, *host.unknown][:1]
+        because = f'<span class="b">{escape(worst[0].message.brief)}</span>' if worst else ""
+        body.append(
+            f'<li class="{host.mood}"><a href="#{escape(host.alias)}"><b>{escape(host.alias)}</b></a> '
+            f'<b class="v">{escape(host.verdict)}</b> <span class="dim">{escape(counts)}</span>{because}</li>'
+        )
+    body.append("</ul>")
+    for host in page.hosts:
+        body += _html_host(host)
+    body.append(f"<footer>{escape(_footer(page))}</footer>")
+    return mask_text(document("May these GPU hosts take traffic?", body))
+
+
+def document(title: str, body: Sequence[str]) -> str:
+    """Put a body into an HTML document with the page's style."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>\n" + "\n".join(body) + "\n</main></body></html>\n"
+    )
+
+
+def _html_host(host: HostPage) -> list[str]:
+    parts = [
+        f'<h2 id="{escape(host.alias)}">{escape(host.alias)}: <span class="{host.mood}">{escape(host.verdict)}</span></h2>',
+        f'<div class="dim">{escape(host.reached)}</div>',
+    ]
+    if host.findings:
+        parts.append("<h3>Diagnosis, causes first</h3>")
+    for finding in host.findings:
+        rows = [("seen", line) for line in finding.evidence] + [("not seen", line) for line in finding.unseen]
+        rows += [("next" if step.open else "not open here", f"{step.do}\ncosts: {step.costs}") for step in finding.steps]
+        cells = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in rows)
+        sure = f'<span class="dim">{finding.rung}, {finding.confidence}</span>'
+        parts.append(f'<div class="item"><p>{escape(finding.title)} {sure}</p><dl>{cells}</dl></div>')
+    parts += _html_troubles("Wrong", host.failed)
+    parts += _html_troubles("Could not be observed", host.unknown)
+    if host.matrix is not None:
+        parts += ["<h3>GPU pairs</h3>", f'<div class="picture">{draw(host.matrix, f"all pairs of {host.alias}")}</div>']
+    for title, rows in (("Numbers", host.numbers), ("What it is", host.versions)):
+        if rows:
+            cells = (f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows.items())
+            parts += [f"<h3>{title}</h3><table>", *cells, "</table>"]
+    if host.skipped:
+        parts.append(f"<details><summary>Not asked for: {sum(host.skipped.values())} checks</summary><ul>")
+        parts += [f"<li>{escape(reason)} ({count})</li>" for reason, count in list(host.skipped.items())[:_LISTED]]
+        parts.append("</ul></details>")
+    return parts
+
+
+def _html_troubles(title: str, troubles: Sequence[Trouble]) -> list[str]:
+    if not troubles:
+        return []
+    parts = [f"<h3>{title}</h3>"]
+    for trouble in troubles[:_LISTED]:
+        message = trouble.message
+        times = f' <span class="dim">{len(trouble.items)} checks</span>' if len(trouble.items) > 1 else ""
+        rows = (("observed", message.observed), ("expected", message.expected))
+        rows += (("why it matters", message.why), ("what to do", message.action))
+        cells = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in rows if value)
+        parts.append(f'<div class="item"><p>{escape(message.subject)}{times}</p><dl>{cells}</dl></div>')
+    if len(troubles) > _LISTED:
+        parts.append(f'<p class="dim">and {len(troubles) - _LISTED} more in the recording</p>')
+    return parts

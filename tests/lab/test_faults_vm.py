@@ -1,0 +1,33 @@
+"""Each fault of the table, done to the virtual machine, is seen by exactly the items meant for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .fault_run import PROPERTY, Healthy, run_fault
+from .faults import Fault, faults_of
+from .judge import judge
+from .vm import LabVm
+
+pytestmark = pytest.mark.lab_vm
+
+
+def test_healthy_machine_is_never_wrong_and_never_unknown(lab_vm: LabVm, healthy_runs: int, tmp_path: Path) -> None:
+    """However often it is judged, no item of the healthy machine ends in anything but passed or skipped."""
+    runs = [judge(lab_vm, "vm", tmp_path) for _ in range(healthy_runs or 1)]
+
+    assert [run.ended("failed", "error") for run in runs] == [[]] * len(runs)
+    assert [run.outcomes for run in runs] == [runs[0].outcomes] * len(runs)
+
+
+@pytest.mark.parametrize("fault", faults_of("vm"), ids=str)
+def test_fault_is_seen_by_its_items_alone(
+    fault: Fault, lab_vm: LabVm, healthy: Healthy, request: pytest.FixtureRequest
+) -> None:
+    """What the row names fails or cannot be observed, and says why; all else is as on the healthy machine."""
+    seen = run_fault(fault, lab_vm, healthy)
+    request.node.user_properties.append((PROPERTY, seen.to_json(fault)))
+
+    assert seen.problems == (), "\n".join(seen.problems)
