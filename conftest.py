@@ -39,6 +39,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = len(reporter.stats.get("skipped", ())) if reporter else 0
-    if skipped and session.exitstatus == pytest.ExitCode.OK:
+    if reporter and skipped and session.exitstatus == pytest.ExitCode.OK:
         reporter.write_line(f"\n{skipped} tests were skipped, and --nothing-skipped was asked for", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from pytest_gpuinfra import __version__
+
+if TYPE_CHECKING:
+    from pytest_gpuinfra.host import GpuHost
+    from pytest_gpuinfra.recording import Recording
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -20,11 +25,25 @@ def main() -> None:
 
 
 @main.command()
-def schema() -> None:
+@click.option("--recording", is_flag=True, help="the schema of recordings instead")
+def schema(recording: bool) -> None:
     """Print the inventory's JSON Schema, for editors and for looking up legal keys."""
+    if recording:
+        from pytest_gpuinfra.recording_schema import recording_schema
+
+        click.echo(json.dumps(recording_schema(), indent=2))
+        return
     from pytest_gpuinfra.inventory import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))
+
+
+@main.command()
+def checks() -> None:
+    """Print the catalogue of all checks as Markdown: requirement, level, expectation, facts, what makes it ERROR."""
+    from pytest_gpuinfra.catalogue import catalogue_markdown
+
+    click.echo(catalogue_markdown(), nl=False)
 
 
 @main.command()
@@ -45,3 +64,156 @@ def check(file: str) -> None:
         click.echo(f"{alias}: {devices} devices expected" if devices else f"{alias}: no device expected")
         for warning in host.expect.warnings():
             click.echo(f"  warning: {warning}")
+
+
+def _recording(path: str) -> Recording:
+    """Read a recording, or the newest of each host in a folder of them."""
+    from pathlib import Path
+
+    from pytest_gpuinfra.compare import join
+    from pytest_gpuinfra.errors import RecordingError
+    from pytest_gpuinfra.recording import read_recording
+
+    try:
+        if not Path(path).is_dir():
+            return read_recording(Path(path))
+        files = sorted(Path(path).glob("*.json"))
+        if not files:
+            raise RecordingError(f"{path}: the folder holds no recording (*.json)")
+        return join(read_recording(file) for file in files)
+    except RecordingError as error:
+        raise click.UsageError(str(error)) from None
+
+
+@main.command()
+@click.argument("before", type=click.Path())
+@click.argument("after", type=click.Path())
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="PATTERN",
+    help="a change that was meant; repeats. A glob over names ('iommu/*', 'node-a:driver/version'), with the new value "
+    "behind an equals sign if only that one was meant ('command line/iommu=pt')",
+)
+@click.option("--noise", type=click.FloatRange(0, 10), default=0.1, show_default=True, help="share of a number")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["terminal", "markdown", "html", "json"]),
+    default="terminal",
+    show_default=True,
+)
+@click.option("-o", "--output", type=click.Path(), help="write there instead (format by its ending: .md, .html, .json)")
+@click.pass_context
+def compare(
+    context: click.Context, before: str, after: str, allow: tuple[str, ...], noise: float, form: str, output: str | None
+) -> None:
+    """
+    Tell what changed between two recordings, or folders of them; exit status 1 on a regression.
+
+    A regression is any change that --allow does not name and that is not for the better.
+    """
+    from pathlib import Path
+
+    from pytest_gpuinfra import compare as core
+    from pytest_gpuinfra.errors import GpuInfraError
+    from pytest_gpuinfra.report import compare_text
+
+    try:
+        found = core.compare(_recording(before), _recording(after), allow=allow, noise=noise)
+    except GpuInfraError as error:
+        raise click.UsageError(str(error)) from None
+    endings = {".md": "markdown", ".html": "html", ".json": "json"}
+    form = endings.get(Path(output).suffix, form) if output else form
+    writers = {"markdown": compare_text.as_markdown, "html": compare_text.as_html, "json": compare_text.as_json}
+    if form == "terminal":
+        from rich.console import Console
+
+        stream = open(output, "w", encoding="utf-8") if output else None  # noqa: SIM115
+        compare_text.show(found, Console(file=stream, highlight=False))
+    elif output:
+        Path(output).write_text(writers[form](found), encoding="utf-8")
+    else:
+        click.echo(writers[form](found), nl=False)
+    context.exit(1 if found.regressions else 0)
+
+
+@main.command()
+@click.argument("recording", type=click.Path())
+@click.option(
+    "-o", "--output", multiple=True, type=click.Path(), help="FILE.md or FILE.html; repeats (default: Markdown, here)"
+)
+def report(recording: str, output: tuple[str, ...]) -> None:
+    """Write a recording on one page: the verdict on each host, why, what to do, numbers."""
+    import hashlib
+    from pathlib import Path
+
+    from pytest_gpuinfra.report.page import make_page
+    from pytest_gpuinfra.report.page_text import page_markdown, write_page
+
+    path = Path(recording)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    page = make_page(_recording(recording), path.name, digest)
+    for file in output:
+        write_page(Path(file), page)
+    if not output:
+        click.echo(page_markdown(page), nl=False)
+
+
+@main.command()
+@click.option(
+    "--gpu-host", "name", required=True, metavar="HOST", help="as pytest's --gpu-host; one that is known good"
+)
+@click.option("--alias", metavar="NAME", help="what the host is to be called (default: made of HOST)")
+@click.option("--gpu-sudo", "sudo", is_flag=True, help="read what needs root through `sudo -n`")
+@click.option("--gpu-ssh-config", "ssh_config", metavar="FILE", help="config file for ssh(1)")
+@click.option("-o", "--output", type=click.Path(), help="write there (default: here); a file that exists is kept")
+def init(name: str, alias: str | None, sudo: bool, ssh_config: str | None, output: str | None) -> None:
+    """
+    Write a first inventory from a host that is known to be good, or from a recording (replay:FILE).
+
+    It is minimal, commented, and true on that host. A recording of a run at level active gives bandwidths, too.
+    """
+    from pathlib import Path
+
+    from pytest_gpuinfra.errors import GpuInfraError
+    from pytest_gpuinfra.first_inventory import first_inventory
+    from pytest_gpuinfra.inventory import Inventory
+    from pytest_gpuinfra.recording import RecordedHost
+    from pytest_gpuinfra.run import Run, Settings
+    from pytest_gpuinfra.selection import select_hosts
+
+    if output and Path(output).exists():
+        raise click.UsageError(f"{output} exists; name another file, or take it away first")
+    try:
+        selected = select_hosts([name], Inventory(), "")
+        run = Run(Settings(level="passive", sudo=sudo, ssh_config=ssh_config), {host.alias: host for host in selected})
+        try:
+            run.capture_all(lambda host, left: None)
+            texts = [
+                first_inventory(
+                    alias if alias and len(selected) == 1 else host.alias,
+                    (host.selected.destination or "local")
+                    if host.selected.way != "replay"
+                    else _declared_address(host),
+                    RecordedHost(
+                        host.selected.spec.model_dump(mode="json", exclude_defaults=True, exclude={"expect"}),
+                        host.capture,
+                        host.gathered(),
+                    ),
+                )
+                for host in run.hosts.values()
+            ]
+        finally:
+            run.close()
+    except GpuInfraError as error:
+        raise click.UsageError(str(error)) from None
+    if output:
+        Path(output).write_text("\n".join(texts), encoding="utf-8")
+        click.echo(f"{output}: pytest --gpu-host={alias or selected[0].alias} --gpu-inventory={output} judges by it")
+    else:
+        click.echo("\n".join(texts), nl=False)
+
+
+def _declared_address(host: GpuHost) -> str | None:
+    return host.selected.spec.address

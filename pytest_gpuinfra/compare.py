@@ -10,9 +10,9 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from pytest_gpuinfra.recording import Recording
+from pytest_gpuinfra.recording import RecordedHost, Recording
 from pytest_gpuinfra.snapshot import HostSnapshot, snapshot_of
 
 Kind: TypeAlias = Literal["fact", "ending", "number", "host"]
@@ -140,7 +140,7 @@ def compare(before: Recording, after: Recording, *, allow: Sequence[str] = (), n
 
 
 def item_key(node_id: str, alias: str) -> str:
-    """Name an item so that working directory, checkout and wheel make no difference: "host/test_boot.py::test_x[...]"."""
+    """Name an item by its file and target, so that directory, checkout and wheel make no difference."""
     path, _, rest = node_id.partition("::")
     name = "/".join(path.replace("\\", "/").split("/")[-2:])
     return f"{name}::{rest}".replace(f"[{alias}-", "[").replace(f"[{alias}~", "[").replace(f"[{alias}]", "")
@@ -150,8 +150,8 @@ def _host(alias: str, before: Recording, after: Recording, allowed: _Allowed, no
     if alias not in after.hosts or alias not in before.hosts:
         gone = alias not in after.hosts
         weight: Weight = "expected" if allowed(alias, "host", None) or not gone else "regression"
-        words = ("recorded", None) if gone else (None, "recorded")
-        return HostComparison(alias, (Change(alias, "host", "host", *words, weight),), 0, None)
+        words: tuple[str | None, str | None] = ("recorded", None) if gone else (None, "recorded")
+        return HostComparison(alias, (Change(alias, "host", "host", words[0], words[1], weight),), 0, None)
     old, new = (
         snapshot_of(alias, recording.hosts[alias].spec, recording.hosts[alias].capture, recording.hosts[alias].gathered)
         for recording in (before, after)
@@ -259,7 +259,9 @@ def _numbers(
 
 def join(recordings: Iterable[Recording]) -> Recording:
     """Join the recordings of a folder: of each host the newest."""
-    hosts, results, started, plugin = {}, [], "", ""
+    hosts: dict[str, RecordedHost] = {}
+    results: list[Mapping[str, Any]] = []
+    started = plugin = ""
     for recording in sorted(recordings, key=lambda recording: recording.started_at):
         hosts.update(recording.hosts)
         results = [result for result in results if result["host"] not in recording.hosts]

@@ -99,7 +99,7 @@ class Container:
         lxd_list = ("list", f"^{name}$", "--format", "json")
         told: dict[str, dict[str, tuple[str, ...]]] = {
             "pct": {"state": ("pct", "status", name), "config": ("pct", "config", name)},
-            "lxc": {"state": ("lxc-info", "-n", name, "-s", "-p", "-H")},
+            "lxc": {"state": ("lxc-info", "-n", name, "-s", "-H")},
             "incus": {"state": ("incus", *lxd_list)},
             "lxd": {"state": ("lxc", *lxd_list)},
             "docker": {"state": ("docker", "container", "inspect", "--format", _INSPECT, name)},

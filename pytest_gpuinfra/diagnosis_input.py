@@ -8,25 +8,21 @@ replay judges them. So it works on xdist's controller, on a live host, and on a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from pytest_gpuinfra.endpoint.speculation import SpeculationRun, grown
-from pytest_gpuinfra.endpoint.speculation_run import read_speculation
-from pytest_gpuinfra.errors import EndpointError, FactUnavailable, GpuInfraError
+from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ProbeError
 from pytest_gpuinfra.facts.address_decode import decode_address
 from pytest_gpuinfra.facts.fault import KernelFault
 from pytest_gpuinfra.facts.iommu_boot import parse_iommu_boot
 from pytest_gpuinfra.facts.kernel_log import KernelLog
+from pytest_gpuinfra.facts.participation import Participation, parse_participation
 from pytest_gpuinfra.facts.pci import PciFunctions
 from pytest_gpuinfra.facts.pci_address import short_address
 from pytest_gpuinfra.gpu_runs import GpuRun, GpuRuns, GpuRunSettings
 from pytest_gpuinfra.kernel_faults import KernelFaults
 from pytest_gpuinfra.service_comparison import compare_with_process, compare_with_systemd
-from pytest_gpuinfra.serving import EmbeddedOnce, Serving, ServingSettings
 from pytest_gpuinfra.verdict.acs import redirecting
-from pytest_gpuinfra.verdict.base import Verdict
 from pytest_gpuinfra.verdict.diagnosis import Finding, diagnose
 from pytest_gpuinfra.verdict.diagnosis_observed import (
     AcsSeen,
@@ -34,18 +30,21 @@ from pytest_gpuinfra.verdict.diagnosis_observed import (
     GpuSeen,
     Observations,
     Part,
+    RankWork,
     RefusedAccess,
     ServiceSeen,
     Unknown,
     known,
 )
 from pytest_gpuinfra.verdict.kernel_log import driver_loaded_at_s
-from pytest_gpuinfra.verdict.speculation import judge_speculation
+from pytest_gpuinfra.verdict.participation import judge_activity, judge_presence
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.container_facts import ContainerFacts
+    from pytest_gpuinfra.endpoint.readiness import Readiness
     from pytest_gpuinfra.host import GpuHost
     from pytest_gpuinfra.service_facts import ServiceFacts
+    from pytest_gpuinfra.verdict.base import Verdict
 
 T = TypeVar("T")
 _SWITCH = "NCCL_P2P_DISABLE"
@@ -75,7 +74,7 @@ def observations_of(host: GpuHost, gathered: Mapping[str, Any]) -> Observations:
     runs = _programs(host, gathered)
     faults = _faults(host, runs)
     table = _part(lambda: facts.gpu_table)
-    service = _service(host)
+    readiness, speculation = _endpoint(host, gathered)
     return Observations(
         alias=host.alias,
         gpus=_gpus(host, functions),
@@ -94,9 +93,10 @@ def observations_of(host: GpuHost, gathered: Mapping[str, Any]) -> Observations:
         driver_loaded_s=_part(lambda: driver_loaded_at_s(facts.kernel_log)),
         gpus_ready_s=_gpus_ready(host),
         container=_container(host),
-        service=service,
-        readiness=_readiness(host, gathered),
-        speculation=_speculation(host, gathered),
+        service=_service(host),
+        readiness=readiness,
+        speculation=speculation,
+        work=_work(host, gathered),
     )
 
 
@@ -106,7 +106,7 @@ def _part(read: Callable[[], T]) -> T | Unknown:
         return read()
     except GpuInfraError as error:
         return Unknown(error.reason)
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         return Unknown(f"the recording holds it in another shape: {type(error).__name__} {error}")
 
 
@@ -305,6 +305,7 @@ def _service(host: GpuHost) -> ServiceSeen | None:
         process_drift=_part(lambda: compare_with_process(service)),
         reload_drift=_part(lambda: compare_with_systemd(service)),
         journal=_part(lambda: service.journal),
+        ranks=_part(lambda: len(service.ranks)),
         wants_switch=host.expect.service.environment.get(_SWITCH) == "1",
     )
 
@@ -316,56 +317,43 @@ def _arguments(service: ServiceFacts) -> tuple[str, ...]:
     return main.argv
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """The endpoint's answers as they were recorded, from the first to the last, or from the last to the first."""
-
-    host: GpuHost
-    data: Mapping[str, Any]
-
-    def serving(self, *, backwards: bool = False) -> Serving:
-        """Make an endpoint that gives these answers again and reaches nobody."""
-        exchanges = list(self.data["exchanges"])
-        return Serving(
-            self.host.alias,
-            ServingSettings(self.data["address"], expect=self.host.expect.model),
-            connection=_nobody,
-            local=False,
-            embedded=EmbeddedOnce(),
-            recorded={**self.data, "exchanges": exchanges[::-1] if backwards else exchanges},
-        )
-
-
-def _readiness(host: GpuHost, gathered: Mapping[str, Any]) -> Part[Any]:
-    data = gathered.get("endpoint")
-    return None if not data else _part(lambda: _Recorded(host, data).serving().readiness)
-
-
-def _speculation(host: GpuHost, gathered: Mapping[str, Any]) -> Part[Verdict]:
-    """
-    Judge speculation over the whole session: by the first and the last reading of the counters.
-
-    All our own requests lie between the two, so that nothing has to be asked again.
-    """
+def _endpoint(host: GpuHost, gathered: Mapping[str, Any]) -> tuple[Part[Readiness], Part[Verdict]]:
+    """Give how far the endpoint got, and the verdict on speculation; what reads them is loaded only if there is one."""
     data = gathered.get("endpoint")
     if not data:
+        return None, None
+    from pytest_gpuinfra.diagnosis_endpoint import read_readiness, read_speculation
+
+    expect = host.expect.model
+    return _part(lambda: read_readiness(data, host.alias)), _part(lambda: read_speculation(data, expect.speculation))
+
+
+def _work(host: GpuHost, gathered: Mapping[str, Any]) -> Part[tuple[RankWork, ...]]:
+    """Tell of each GPU that the service runs on whether it carried a rank, and worked; None if nobody sampled."""
+    said = gathered.get("participation")
+    if not said:
         return None
+    name = host.selected.spec.service
+    unit = None if name is None else name if "." in name else f"{name}.service"
 
-    def judge() -> Verdict | None:
-        recorded = _Recorded(host, data)
-        if not recorded.serving().readiness.ready:
-            raise EndpointError("the endpoint was not ready")
-        before = read_speculation(recorded.serving().endpoint)
-        after = read_speculation(recorded.serving(backwards=True).endpoint)
-        tokens = grown(before.generated_tokens, after.generated_tokens)
-        if not tokens:
-            return None
-        expect = host.expect.model.speculation
-        return judge_speculation(
-            SpeculationRun(before, after, 1, int(tokens)),
-            expected=expect.enabled,
-            algorithm=expect.algorithm,
-            mean_length_min=expect.mean_accepted_length_min,
-        )
+    def read() -> tuple[RankWork, ...]:
+        if said.get("error"):
+            raise ProbeError(str(said["error"]))
+        seen = parse_participation(said["lines"], source=f"{host.alias}: sampler")
+        if seen.boot_id != host.facts.boot_id:
+            raise FactUnavailable("sampler", f"it belongs to boot {seen.boot_id}")
+        if not said["load"]["answered"]:
+            raise FactUnavailable("sampler", "the service answered none of the requests meanwhile")
+        addresses = host.expect.model.participation.gpus or host.computing_gpus
+        return tuple(_work_of(seen, address, unit) for address in addresses)
 
-    return _part(judge)
+    return _part(read)
+
+
+def _work_of(seen: Participation, address: str, unit: str | None) -> RankWork:
+    short = short_address(address)
+    there = judge_presence(seen, address, unit, short)
+    active = judge_activity(seen, address, short, unit=unit, least=None)
+    judged = there if there.ending == "wrong" else active
+    idle = {"wrong": True, "ok": False}.get(judged.ending)
+    return RankWork(f"on GPU {short}", address, idle, f"{short}: {judged.observed}")

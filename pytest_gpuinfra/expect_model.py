@@ -1,10 +1,12 @@
-"""What the inventory says of the model that a host serves."""
+"""What the inventory says of the model that a host serves, and of the GPUs that take part in it."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from pytest_gpuinfra.facts.pci_address import normalise_pci_address
 
 
 class SpeculationExpectation(BaseModel):
@@ -29,6 +31,25 @@ class ThroughputExpectation(BaseModel):
     slower_max: float = Field(0.15, gt=0, lt=1, description="largest loss, as a fraction of the baseline")
 
 
+class ParticipationExpectation(BaseModel):
+    """What each GPU of the service does while requests are under way; each is judged by itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gpus: tuple[Annotated[str, AfterValidator(normalise_pci_address)], ...] = Field(
+        (), description="PCI addresses of the GPUs that it runs on; empty for all that are bound to nvidia"
+    )
+    activity_min_percent: float | None = Field(
+        None, ge=0, le=100, description="least median activity of each GPU under four streams; none: it is not idle"
+    )
+    memory_min_mib: float | None = Field(
+        None, ge=0, description="least memory that the service holds on each GPU, MiB, at any time"
+    )
+    memory_max_mib: float | None = Field(
+        None, ge=0, description="most memory that the service holds on each GPU, MiB, at any time"
+    )
+
+
 class ModelExpectation(BaseModel):
     """The model, and how it is served."""
 
@@ -42,3 +63,4 @@ class ModelExpectation(BaseModel):
     different_repeats_max: int = Field(0, ge=0, description="how many of eight repeats may differ in their text")
     speculation: SpeculationExpectation = SpeculationExpectation()
     throughput: ThroughputExpectation = ThroughputExpectation()
+    participation: ParticipationExpectation = ParticipationExpectation()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuinfra.endpoint.prompts import Prompt
     from pytest_gpuinfra.endpoint.readiness import Readiness
     from pytest_gpuinfra.host import GpuHost
+    from pytest_gpuinfra.participation import ParticipationRun
     from pytest_gpuinfra.serving import Serving
     from pytest_gpuinfra.verdict.base import Verdict
 
@@ -45,6 +46,26 @@ def gpu_endpoint(gpu_serving: Serving) -> InferenceEndpoint:
         EndpointError: It is not ready.
     """
     return gpu_serving.ready()
+
+
+gpu_serving_gpu: str = value_fixture(
+    "gpu_serving_gpu", "Give the PCI address of a GPU that the service is to run on: one test for each."
+)
+
+
+@pytest.fixture(scope="session")
+def gpu_participation(gpu_host: GpuHost) -> ParticipationRun:
+    """
+    Give what every GPU did while requests were under way (`.seen`), and what became of those (`.outcome`).
+
+    It is sampled once a session, on first use; skips where the host has no endpoint or no GPU for it.
+    """
+    if gpu_host.participation is None:
+        pytest.skip(
+            f"{gpu_host.alias} has no endpoint of its own, or no GPU on the nvidia driver, expected or seen, "
+            "or its recording holds no sampling under load"
+        )
+    return gpu_host.participation
 
 
 gpu_prompt: Prompt = value_fixture("gpu_prompt", "Give a question with a known answer: one test for each.")

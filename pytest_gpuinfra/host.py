@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import testinfra.host  # type: ignore[import-untyped]
 
     from pytest_gpuinfra.gpu_runs import GpuRuns
+    from pytest_gpuinfra.participation import ParticipationRun
     from pytest_gpuinfra.serving import Serving
 
 
@@ -35,7 +36,9 @@ class GpuHost:
         facts: What was seen, parsed on first use.
         capture: The raw answers behind the facts.
         serving: Its inference endpoint; None if it has none.
+        baseline_areas: Areas of facts that an earlier recording holds of it; () without a baseline.
         gpu_runs: The GPU programs on it; None if it has no GPU that CUDA could use.
+        participation: What its GPUs do under a load on its endpoint; None if it lacks either.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class GpuHost:
         connect: Callable[[SelectedHost], Connection],
         serving: Callable[[GpuHost], Serving | None] = lambda _: None,
         gpu_runs: Callable[[GpuHost], GpuRuns | None] = lambda _: None,
+        participation: Callable[[GpuHost], ParticipationRun | None] = lambda _: None,
     ) -> None:
         self.alias = selected.alias
         self.expect: Expectation = selected.spec.expect
@@ -52,11 +56,13 @@ class GpuHost:
         self.selected = selected
         self.capture = capture
         self.facts = HostFacts(capture, selected.spec)
+        self.baseline_areas: tuple[str, ...] = ()
         self.observe: Callable[[Evidence], None] = lambda _: None
         self._connect = connect
         self._connection: Connection | None = None
         self.serving = serving(self)
         self.gpu_runs = gpu_runs(self)
+        self.participation = participation(self)
 
     @cached_property
     def computing_gpus(self) -> tuple[str, ...]:
@@ -75,7 +81,7 @@ class GpuHost:
 
     def gathered(self) -> dict[str, Any]:
         """Give what was gathered after the capture, as plain data for the recording."""
-        parts = {"endpoint": self.serving, "gpu": self.gpu_runs}
+        parts = {"endpoint": self.serving, "gpu": self.gpu_runs, "participation": self.participation}
         found = {name: part.gathered() for name, part in parts.items() if part is not None}
         return {name: data for name, data in found.items() if data}
 

@@ -16,16 +16,16 @@ from typing import Any
 from pytest_gpuinfra.target.probe_mask import MASK
 
 _WORD = (
-    r"[\w.\-]*(?:secret|passw(?:or)?d|passphrase|credential|pwd|psk"
+    r"[\w.\-]*(?:secret|passw(?:or)?d|passphrase|credential|[-_]pwd|[-_]psk"
     r"|(?:api|access|private|auth|encryption|ssh|license|account|signing|shared[-_]?access|master)[-_]?key)[\w.\-]*"
     r"|(?:[\w.\-]*[-_])?(?:auth|id|hf|access|refresh|bearer|session|csrf)?token"
     r"|[\w.\-]*[-_](?:key|auth|pat|dsn)|(?:proxy-)?authorization|(?:set-)?cookie|x-amz-signature|sig|signature"
 )
 _NAMED = re.compile(rf"(?i)(?:--?)?(?:{_WORD})\Z")
 _HARMLESS = re.compile(
-    r"(?i)(?:[\w.\-]*(?:bos|eos|pad|unk|cls|sep|mask|stop|start|end|image|audio|video|max|min|per|num|total|next|first|last)"
-    r"[-_]token|token|[\w.\-]*(?:public|primary|foreign|sort|partition|routing|cache|kernel|registry|hot|group|by|primary)"
-    r"[-_]key)\Z"
+    r"(?i)(?:[\w.\-]*(?:bos|eos|pad|unk|cls|sep|mask|stop|start|end|image|audio|video|max|min|per|num|total|next|first"
+    r"|last)[-_]token|token|[\w.\-]*_env"
+    r"|[\w.\-]*(?:public|primary|foreign|sort|partition|routing|cache|kernel|registry|hot|group|by)[-_]key)\Z"
 )
 """Names that models and kernels use for what is no secret; a plain "token" in an answer is a piece of text."""
 
@@ -44,7 +44,7 @@ _TOOLS = (
 )
 _FORMS = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_|sk-|sk_live_|sk_test_|rk_live_|ghp_|gho_|ghu_|ghs_|ghr_|github_pat_|glpat-|glrt-|gldt-"
-    r"|xox[abeprs]-|nvapi-|pypi-|npm_|dop_v1_|shpat_|SG\.|ya29\.|hvs\.|s\.|dckr_pat_|tskey-|AGE-SECRET-KEY-)"
+    r"|xox[abeprs]-|nvapi-|pypi-|npm_|dop_v1_|shpat_|SG\.|ya29\.|hvs\.|dckr_pat_|tskey-|AGE-SECRET-KEY-)"
     r"[A-Za-z0-9_\-.=]{16,}"
     r"|(?<![A-Za-z0-9])(?:hf_|sk-|nvapi-)[A-Za-z0-9_\-.=]{8,}"
     r"|(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,}"
@@ -54,13 +54,14 @@ _FORMS = re.compile(
     r"|(?i:(?<=bearer ))[^\s\"',]{6,}"
     r"|(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)"
     r"|(?<=://)[A-Za-z0-9_\-]{20,}(?=@)"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
-    re.DOTALL,
 )
+_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 _HINT = re.compile(
-    r"(?i)secret|passw|passphrase|credential|pwd|psk|key|token|auth|pat\b|dsn|cookie|sig|sshpass|curl|mysql|docker"
-    r"|://|bearer|eyJ|AKIA|ASIA|AIza|:AA|_|sk-|xox|\.|AGE-"
+    r"(?i)secret|passw|passphrase|credential|[-_]pwd|[-_]psk|key|token|auth|[-_]pat|dsn|cookie|sig|sshpass|curl|mysql"
+    r"|docker|://|bearer|eyJ|AKIA|ASIA|AIza|:AA|hf_|sk[-_]|rk_|gh[a-z]_|github_|gl[a-z]{2,3}-|xox|nvapi-|pypi-|npm_"
+    r"|dop_v1_|shpat_|SG\.|ya29\.|hvs\.|dckr_pat_|age-"
 )
+"""A line without any of these holds nothing that the rules below know; most lines of most logs are such."""
 
 
 class Masker:
@@ -68,7 +69,7 @@ class Masker:
     Masks what looks like a secret, and secrets that are known.
 
     Args:
-        known: Values that are secret whatever they look like, such as the endpoint's API key; short ones are passed over.
+        known: Values that are secret whatever they look like, such as the endpoint's API key; short ones are left.
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:
@@ -84,9 +85,9 @@ class Masker:
         whole = self._json(text)
         if whole is not None:
             return whole
-        if "{" in text and "\n" in text:
-            return self._plain("\n".join(self._line(line) for line in text.split("\n")))
-        return self._plain(self._line(text) if "{" in text else text)
+        if "-----BEGIN" in text:
+            text = _PEM.sub(MASK, text)
+        return "\n".join(self._line(line) if _HINT.search(line) else line for line in text.split("\n"))
 
     def data(self, data: Any, name: str = "") -> Any:
         """Mask plain data: values below a telling name, and every text in it. Nothing is changed in place."""
@@ -115,12 +116,13 @@ class Masker:
         return text if masked == data else json.dumps(masked, ensure_ascii=False)
 
     def _line(self, line: str) -> str:
-        """Mask the JSON at a line's end: server-sent events, structured logs."""
+        """Mask one line, with the JSON at its end, if there is any: server-sent events, structured logs."""
         place = line.find("{")
-        if place < 0:
-            return line
-        masked = self._json(line[place:].rstrip())
-        return line if masked is None else line[:place] + masked
+        if place >= 0:
+            masked = self._json(line[place:].rstrip())
+            if masked is not None:
+                return self._plain(line[:place]) + masked
+        return self._plain(line)
 
     def _plain(self, text: str) -> str:
         text = _HEADER.sub(lambda match: match.group(1) + MASK, text)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = (
     "pytest_gpuinfra.fixtures",
+    "pytest_gpuinfra.fixtures_baseline",
     "pytest_gpuinfra.fixtures_endpoint",
     "pytest_gpuinfra.fixtures_gpu",
     "pytest_gpuinfra.fixtures_service",
@@ -89,7 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="how long to wait until an endpoint is ready (default: look once)",
+        help="how long to wait until a host is back and its endpoint ready (default: look once)",
     )
     group.addoption(
         "--gpu-prompts",
@@ -107,6 +108,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpu-recording",
         metavar="FILE",
         help="where this run's recording goes (default: reports/recordings/TIME.json); 'none' for nowhere",
+    )
+    group.addoption(
+        "--gpu-baseline",
+        metavar="FILE",
+        help="an earlier recording: every host must be as it was then, one check for each area of facts",
+    )
+    group.addoption(
+        "--gpu-allow-change",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="a change since the baseline that was meant, as `gpuinfra compare --allow` takes it; repeats",
+    )
+    group.addoption(
+        "--gpu-after-reboot",
+        action="store_true",
+        help="every host must have booted since the baseline; with --gpu-wait, wait until it has",
+    )
+    group.addoption(
+        "--gpu-summary",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write the run on one page: FILE.md for a pull request's comment, FILE.html for a browser or a mail; "
+        "repeats. `gpuinfra report RECORDING` makes the same later",
+    )
+    group.addoption(
+        "--gpu-unknown",
+        choices=("error", "fail", "allow"),
+        default="error",
+        help="what a fact that could not be observed is worth, where nothing was seen wrong: error ends with status 6, "
+        "fail with 1, allow with 0 as long as something was observed of every host (default: error)",
     )
 
 
@@ -169,6 +202,7 @@ def _make_run(config: pytest.Config) -> Run | None:
     if not names or RUN in config.stash:
         return config.stash.get(RUN, None)
     from pytest_gpuinfra.errors import GpuInfraError
+    from pytest_gpuinfra.recording import read_recording
     from pytest_gpuinfra.run import Run, Settings
     from pytest_gpuinfra.selection import find_inventory, join_inventory, select_hosts
 
@@ -184,8 +218,14 @@ def _make_run(config: pytest.Config) -> Run | None:
         api_key_env=config.getoption("--gpu-api-key-env"),
         subsets=config.getoption("--gpu-subsets"),
         python=config.getoption("--gpu-python"),
+        after_reboot=config.getoption("--gpu-after-reboot"),
+        allowed_changes=tuple(config.getoption("--gpu-allow-change")),
     )
+    baseline_file = config.getoption("--gpu-baseline")
+    if settings.after_reboot and not baseline_file:
+        raise pytest.UsageError("gpuinfra: --gpu-after-reboot needs --gpu-baseline=FILE, which knows the boot before")
     try:
+        baseline = read_recording(config.invocation_params.dir / baseline_file) if baseline_file else None
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         if worker is not None:
             run = Run.taken_over(settings, worker[_WORKER_KEY])
@@ -200,6 +240,8 @@ def _make_run(config: pytest.Config) -> Run | None:
             ]
     except GpuInfraError as error:
         raise pytest.UsageError(f"gpuinfra: {error}") from None
+    run.baseline = baseline
+    run.list_baseline_areas()
     config.stash[RUN] = run
     return run
 

@@ -4,7 +4,9 @@ Recordings: one file that holds what a run saw and how it ended, and that can be
 Format: JSON, UTF-8, keys sorted, one document:
     {"format": "pytest-gpuinfra recording", "version": 1, "plugin": str, "started_at": UTC ISO 8601,
      "hosts": {alias: {"spec": {...}, "capture": {...}, "gathered": {...}}},
-     "results": [{"id": str, "host": alias, "outcome": str, "message": str, "took_s": float}]}
+     "results": [{"id": str, "host": alias, "outcome": str, "message": str, "took_s": float}],
+     "trimmed": [{"where": path, "characters": int, "kept": int}]}
+Secrets are masked when it is written. docs/recording.md explains it; `gpuinfra schema --recording` prints its schema.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from typing import Any
 
 from pytest_gpuinfra.capture import Capture
 from pytest_gpuinfra.errors import RecordingError
+from pytest_gpuinfra.masking import Masker
+from pytest_gpuinfra.recording_size import bounded
 
 FORMAT = "pytest-gpuinfra recording"
 VERSION = 1
@@ -51,17 +55,24 @@ class Recording:
         results: One for each item: id, host, outcome ("passed", "failed", "error", "skipped"), message, took_s.
         started_at: UTC, ISO 8601.
         plugin: Version of pytest-gpuinfra that wrote it.
+        trimmed: What was cut out of it for its size: where, characters, kept. Shape (n,).
     """
 
     hosts: Mapping[str, RecordedHost]
     results: Sequence[Mapping[str, Any]] = ()
     started_at: str = ""
     plugin: str = ""
+    trimmed: Sequence[Mapping[str, Any]] = ()
 
 
-def write_recording(path: Path, recording: Recording) -> str:
+def write_recording(path: Path, recording: Recording, masker: Masker | None = None) -> str:
     """
-    Write a recording; an unfinished one never stands under its name.
+    Write a recording, masked and bounded; an unfinished one never stands under its name.
+
+    Args:
+        path: The file; its folder is made.
+        recording: What to write.
+        masker: Masks what is secret; None for one that knows forms and names only.
 
     Returns:
         The file's SHA-256, hexadecimal.
@@ -81,6 +92,8 @@ def write_recording(path: Path, recording: Recording) -> str:
         },
         "results": list(recording.results),
     }
+    document, trimmed = bounded((masker or Masker()).data(document))
+    document["trimmed"] = [*recording.trimmed, *trimmed]
     text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
     data = text.encode("utf-8", "backslashreplace")
     try:
@@ -136,6 +149,8 @@ def read_recording(path: Path) -> Recording:
             )
             for alias in document["order"]
         }
-        return Recording(hosts, document["results"], document["started_at"], document["plugin"])
+        return Recording(
+            hosts, document["results"], document["started_at"], document["plugin"], document.get("trimmed", ())
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise RecordingError(f"{path}: the recording is damaged: {type(error).__name__} {error}") from None

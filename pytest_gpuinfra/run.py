@@ -18,8 +18,10 @@ from pytest_gpuinfra.capture import Capture, Request
 from pytest_gpuinfra.connection.base import Connection
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.ssh import SshConnection, close_sockets
+from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.host import GpuHost
 from pytest_gpuinfra.host_capture import capture_host
+from pytest_gpuinfra.host_facts import HostFacts
 from pytest_gpuinfra.inventory import parse_inventory
 from pytest_gpuinfra.recording import RecordedHost, Recording
 from pytest_gpuinfra.selection import SelectedHost
@@ -27,8 +29,10 @@ from pytest_gpuinfra.targets import Target, alias_of_id, targets_of
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.gpu_runs import GpuRuns
+    from pytest_gpuinfra.participation import ParticipationRun
     from pytest_gpuinfra.serving import EmbeddedOnce, Serving
 
+_RETRY_S = 3.0
 LEVELS = ("passive", "active", "disruptive")
 
 
@@ -50,6 +54,8 @@ class Settings:
         api_key_env: Variable that holds the endpoint's key, in place of the inventory's.
         subsets: "none", "pairs" or "all": subsets of the GPUs that get all-reduces of their own.
         python: Python on the target that has torch; None for the service's, or python3.
+        after_reboot: Whether every host must have booted since the baseline was recorded.
+        allowed_changes: Changes since the baseline that were meant, as `compare.compare` takes them.
     """
 
     level: str = "active"
@@ -64,6 +70,8 @@ class Settings:
     api_key_env: str | None = None
     subsets: str = "none"
     python: str | None = None
+    after_reboot: bool = False
+    allowed_changes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -99,6 +107,7 @@ class Run:
         gathered: What xdist's workers gathered, by alias, on the controller only.
         on_progress: Called with a line whenever long work on a host begins something.
         started_at: UTC, ISO 8601.
+        baseline: An earlier recording that hosts are compared with; None without `--gpu-baseline`.
     """
 
     settings: Settings
@@ -110,6 +119,7 @@ class Run:
     on_progress: Callable[[str], None] = lambda _: None
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     captured_in_s: float = 0.0
+    baseline: Recording | None = None
     _handover: Path | None = None
 
     def connect(self, host: SelectedHost) -> Connection:
@@ -177,6 +187,32 @@ class Run:
             on_progress=self._tell,
         )
 
+    def participation(self, host: GpuHost) -> ParticipationRun | None:
+        """Make the sampling of a host's GPUs under load; None if it has no endpoint of its own, or no GPU for it."""
+        serving, recorded = host.serving, host.selected.gathered.get("participation")
+        if serving is None or (host.selected.way == "replay" and recorded is None):
+            return None
+        address = serving.settings.address
+        gpus = serving.expect.participation.gpus or host.computing_gpus
+        if not gpus or (recorded is None and address == "embedded"):
+            return None
+        from pytest_gpuinfra.participation import ParticipationRun
+        from pytest_gpuinfra.serving import port_of
+        from pytest_gpuinfra.target.sampling import SamplingPlan
+
+        service = host.selected.spec.service
+        return ParticipationRun(
+            host.alias,
+            gpus,
+            None if service is None else service if "." in service else f"{service}.service",
+            SamplingPlan(port=port_of(address)),
+            load=serving.load,
+            connection=lambda: host.connection,
+            boot_id=lambda: host.facts.boot_id,
+            recorded=recorded,
+            on_progress=self._tell,
+        )
+
     @cached_property
     def embedded(self) -> EmbeddedOnce:
         """The server that comes along, shared by the hosts of this process."""
@@ -201,24 +237,60 @@ class Run:
                 done[host.alias] = host
                 on_done(host, len(waiting) - count)
         self.hosts = {alias: done[alias] for alias in self.selected}
+        self.list_baseline_areas()
         self.captured_in_s = time.monotonic() - started
 
     def _capture(self, selected: SelectedHost, extra: list[Request]) -> GpuHost:
         if selected.capture is not None:
-            return GpuHost(selected, selected.capture, self.connect, self.serving, self.gpu_runs)
-        connection = self.connect(selected)
-        capture = capture_host(
-            connection,
-            selected.spec,
-            extra,
-            reached_by=selected.reached_by,
-            timeout_s=self.settings.deadline_s,
-        )
-        host = GpuHost(selected, capture, lambda _: connection, self.serving, self.gpu_runs)
+            return GpuHost(selected, selected.capture, self.connect, self.serving, self.gpu_runs, self.participation)
+        deadline = time.monotonic() + self.settings.wait_s
+        while True:
+            connection = self.connect(selected)
+            capture = capture_host(
+                connection,
+                selected.spec,
+                extra,
+                reached_by=selected.reached_by,
+                timeout_s=self.settings.deadline_s,
+            )
+            left = deadline - time.monotonic()
+            missing = self._still_missing(capture)
+            if not missing or left <= 0:
+                break
+            connection.close()
+            self._tell(f"{selected.alias}: {missing}; waiting, {left:.0f} s left")
+            time.sleep(min(_RETRY_S, left))
+        host = GpuHost(selected, capture, lambda _: connection, self.serving, self.gpu_runs, self.participation)
         if capture.error:
             connection.close()
-            host = GpuHost(selected, capture, self.connect, self.serving, self.gpu_runs)
+            host = GpuHost(selected, capture, self.connect, self.serving, self.gpu_runs, self.participation)
         return host
+
+    def _still_missing(self, capture: Capture) -> str:
+        """Say what a host that is booting lacks; "" if it is back."""
+        if capture.error:
+            return "not reached" if capture.error[0] == "UnreachableError" else ""
+        old = self.baseline.hosts.get(capture.alias) if self.baseline and self.settings.after_reboot else None
+        if old is None:
+            return ""
+        try:
+            same = HostFacts(capture).boot_id == HostFacts(old.capture).boot_id
+        except GpuInfraError:
+            return ""
+        return "not rebooted yet" if same else ""
+
+    def list_baseline_areas(self) -> None:
+        """Note for each host which areas of facts the baseline holds."""
+        if self.baseline is None:
+            return
+        from pytest_gpuinfra.snapshot import snapshot_of
+
+        for alias, host in self.hosts.items():
+            old = self.baseline.hosts.get(alias)
+            if old is not None:
+                found = snapshot_of(alias, old.spec, old.capture, old.gathered)
+                names = [*found.facts, *found.unknown]
+                host.baseline_areas = tuple(dict.fromkeys(name.partition("/")[0].replace(" ", "-") for name in names))
 
     def targets_for(self, kind: str) -> list[Target]:
         """Give the targets of one kind over all hosts."""
@@ -264,7 +336,12 @@ class Run:
                 alias, data["way"], data["destination"], spec, data["expectation_from"], None, data["gathered"]
             )
             run.hosts[alias] = GpuHost(
-                selected[alias], Capture.from_json(alias, data["capture"]), run.connect, run.serving, run.gpu_runs
+                selected[alias],
+                Capture.from_json(alias, data["capture"]),
+                run.connect,
+                run.serving,
+                run.gpu_runs,
+                run.participation,
             )
         run.selected = selected
         return run

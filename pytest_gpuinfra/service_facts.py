@@ -127,7 +127,10 @@ class ServiceFacts:
     @cached_property
     def settings(self) -> UnitFile:
         """The unit's settings by its files as they are on disk now."""
-        text = "".join(f"# {file.path}\n{file.text}\n" for file in self.files)
+        there = [file for file in self.files if file.path not in self.gone]
+        if not there:
+            raise FactUnavailable(self.files[0].path, "systemd names it, and it is not there any more")
+        text = "".join(f"# {file.path}\n{file.text}\n" for file in there)
         return parse_unit_file(Reading(f"the files of {self.unit_name}", text))
 
     @cached_property
@@ -255,7 +258,7 @@ class ServiceFacts:
             Layer("environment file", file.path, self._assignments(file.path))
             for file in reversed(self.state.environment_files)
         ]
-        for file in reversed(self.files):
+        for file in reversed([file for file in self.files if file.path not in self.gone]):
             kind = "unit" if file is self.files[0] else "drop-in"
             layers.append(Layer(kind, file.path, parse_unit_file(Reading(file.path, file.text)).environment))
         layers.append(Layer("systemd's own environment", "systemctl show-environment", self._manager()))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,9 +29,10 @@ from pytest_gpuinfra.endpoint.readiness import Readiness, Rung, UnitState
 from pytest_gpuinfra.endpoint.smoke import Asked, ask_both_ways, ask_concurrently, ask_prompt, ask_repeatedly
 from pytest_gpuinfra.endpoint.speculation import SpeculationRun
 from pytest_gpuinfra.endpoint.speculation_run import run_speculation
-from pytest_gpuinfra.endpoint.throughput import Throughput, measure_throughput
+from pytest_gpuinfra.endpoint.stream import StreamAnswer
+from pytest_gpuinfra.endpoint.throughput import Throughput, background_load, measure_throughput
 from pytest_gpuinfra.endpoint.transcript import RecordingTransport, ReplayTransport
-from pytest_gpuinfra.errors import EndpointError, RecordingError
+from pytest_gpuinfra.errors import EndpointError, FactUnavailable, RecordingError
 from pytest_gpuinfra.expect_model import ModelExpectation
 
 EMBEDDED = "embedded"
@@ -254,7 +256,14 @@ class Serving:
         return run_speculation(self.ready())
 
     def throughput(self, streams: int) -> Throughput:
-        """Measure speed with so many requests at the same time, once a session."""
+        """
+        Measure speed with so many requests at the same time, once a session; a replay gives what was measured then.
+
+        Raises:
+            FactUnavailable: The recording holds no such measurement.
+        """
+        if self._recorded is not None:
+            return _throughput(self._recorded, streams)
         with self._lock:
             if streams not in self._throughput:
                 self._throughput[streams] = measure_throughput(
@@ -266,6 +275,23 @@ class Serving:
     def _throughput(self) -> dict[int, Throughput]:
         return {}
 
+    @contextmanager
+    def load(self, streams: int) -> Iterator[list[StreamAnswer | EndpointError]]:
+        """
+        Keep so many requests under way until the block ends; they stay out of the recording.
+
+        Yields:
+            A list that grows by one entry a request: its answer, or its failure.
+
+        Raises:
+            EndpointError: The endpoint is not ready.
+        """
+        endpoint, transport = self.ready(), self._transport
+        if transport is None:
+            raise EndpointError(f"{self.alias}: a recording takes no load", remedy="run against the host itself")
+        with transport.unrecorded(), background_load(endpoint, streams=streams) as results:
+            yield results
+
     def gathered(self) -> dict[str, Any] | None:
         """Give what was learned, as plain data for the recording; None if nothing was asked."""
         if self._recorded is not None:
@@ -276,6 +302,7 @@ class Serving:
             "address": self.endpoint.base_url,
             "readiness": asdict(self.readiness),
             "exchanges": list(self._transport.exchanges),
+            "throughput": [asdict(self._throughput[streams]) for streams in sorted(self._throughput)],
         }
 
     def close(self) -> None:
@@ -286,6 +313,12 @@ class Serving:
             self._tunnel.close()
 
 
+def port_of(address: str) -> int | None:
+    """Give the port of an endpoint on the host itself; None for one elsewhere, such as behind a proxy of the site."""
+    url = httpx.URL(address)
+    return (url.port or (443 if url.scheme == "https" else 80)) if url.host in _LOOPBACK else None
+
+
 def _tcp(url: httpx.URL) -> Callable[[float], None]:
     port = url.port or (443 if url.scheme == "https" else 80)
 
@@ -293,6 +326,21 @@ def _tcp(url: httpx.URL) -> Callable[[float], None]:
         socket.create_connection((url.host.strip("[]"), port), timeout_s).close()
 
     return connect
+
+
+def _throughput(recorded: Mapping[str, Any], streams: int) -> Throughput:
+    """Give the speed that was measured when a recording was made: a replay has none of its own."""
+    for data in recorded.get("throughput", ()):
+        try:
+            lists = ("failures", "first_token_s", "stream_tokens_per_s")
+            measured = Throughput(**{**data, **{name: tuple(data[name]) for name in lists}})
+        except (KeyError, TypeError) as error:
+            raise RecordingError(f"the recorded throughput is damaged: {type(error).__name__} {error}") from None
+        if measured.streams == streams:
+            return measured
+    raise FactUnavailable(
+        f"throughput with {streams} streams", "the recording holds no such measurement", remedy="run on the host itself"
+    )
 
 
 def _readiness(data: Mapping[str, Any]) -> Readiness:

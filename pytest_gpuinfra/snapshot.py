@@ -64,7 +64,7 @@ def snapshot_of(alias: str, spec: Mapping[str, Any], capture: Capture, gathered:
         "pci": lambda facts, _: _pci(facts),
         "iommu": lambda facts, _: _iommu(facts),
         "gpu": lambda facts, _: _gpus(facts),
-        "kernel faults": lambda facts, host: _faults(facts, host),
+        "kernel faults": _faults,
     }
     if capture.request("module_parameters") is not None:
         readers["module parameter"] = lambda facts, host: (

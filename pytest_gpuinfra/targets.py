@@ -152,8 +152,18 @@ def _arms(host: GpuHost) -> list[tuple[str, object]]:
     return [(plan.name, plan.name) for plan in host.gpu_runs.settings.arm_plans()]
 
 
+def _serving_gpus(host: GpuHost) -> list[tuple[str, object]]:
+    if host.participation is None:
+        return []
+    return [(short_address(address), address) for address in host.participation.gpus]
+
+
 def _prompts(host: GpuHost) -> list[tuple[str, object]]:
     return [(prompt.name, prompt) for prompt in host.serving.prompts] if host.serving is not None else []
+
+
+def _baseline_areas(host: GpuHost) -> list[tuple[str, object]]:
+    return [(area, area) for area in host.baseline_areas]
 
 
 KINDS: dict[str, Kind] = {
@@ -177,6 +187,14 @@ KINDS: dict[str, Kind] = {
     "gpu_chain": Kind(_chains, "{host} has no three GPUs on the nvidia driver, expected or seen"),
     "gpu_arm": Kind(_arms, "{host} has no two GPUs on the nvidia driver, expected or seen"),
     "gpu_prompt": Kind(_prompts, "{host} has no endpoint: name one in the inventory (endpoint) or by --gpu-endpoint"),
+    "gpu_serving_gpu": Kind(
+        _serving_gpus,
+        "{host} has no endpoint of its own, or no GPU on the nvidia driver, expected or seen, "
+        "or its recording holds no sampling under load",
+    ),
+    "gpu_baseline_area": Kind(
+        _baseline_areas, "no baseline of {host}: name an earlier recording of it by --gpu-baseline"
+    ),
     "gpu_absent_file": Kind(
         lambda host: [(path, path) for path in host.expect.files_absent],
         "inventory expects no files_absent of {host}",

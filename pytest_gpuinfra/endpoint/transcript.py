@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -54,10 +55,24 @@ class RecordingTransport(httpx.BaseTransport):
         self._inner = inner
         self._mask = mask
         self._lock = threading.Lock()
+        self._paused = 0
         self.exchanges: list[dict[str, Any]] = []
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Write nothing down of what begins within the block: a load that nobody judges answer by answer."""
+        with self._lock:
+            self._paused += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._paused -= 1
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request; the answer is written down when it has been read, or has broken off."""
+        if self._paused:
+            return self._inner.handle_request(request)
         entry: dict[str, Any] = {
             "method": request.method,
             "path": request.url.raw_path.decode("ascii"),

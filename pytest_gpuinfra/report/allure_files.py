@@ -14,6 +14,7 @@ from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.host_facts import HostFacts
 from pytest_gpuinfra.inventory import HostSpec
 from pytest_gpuinfra.masking import mask_text
+from pytest_gpuinfra.report.masked import masker_of
 from pytest_gpuinfra.report.pair_matrix import cuda_program
 from pytest_gpuinfra.run import Run
 
@@ -48,7 +49,10 @@ def category_of(status: str, full_name: str, details: str) -> str:
 def write_allure_files(directory: Path, run: Run, environ: Mapping[str, str]) -> None:
     """Write environment.properties, executor.json and categories.json beside the results."""
     directory.mkdir(parents=True, exist_ok=True)
-    lines = "".join(f"{name}={_escaped(value)}\n" for name, value in environment_of(run).items())
+    mask = masker_of(run).text
+    lines = "".join(
+        f"{name.replace(' ', '_')}={_escaped(mask(value))}\n" for name, value in environment_of(run).items()
+    )
     (directory / "environment.properties").write_text(lines, encoding="utf-8")
     executor = executor_of(environ)
     if executor:
@@ -110,7 +114,9 @@ def executor_of(environ: Mapping[str, str]) -> dict[str, Any]:
         url = "{}/{}/actions/runs/{}".format(
             *(environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID"))
         )
-        return _executor("GitHub Actions", "github", environ.get("GITHUB_WORKFLOW"), environ.get("GITHUB_RUN_NUMBER"), url)
+        return _executor(
+            "GitHub Actions", "github", environ.get("GITHUB_WORKFLOW"), environ.get("GITHUB_RUN_NUMBER"), url
+        )
     if environ.get("GITLAB_CI") == "true":
         name, order = environ.get("CI_JOB_NAME"), environ.get("CI_PIPELINE_IID")
         return _executor("GitLab CI", "gitlab", name, order, environ.get("CI_JOB_URL"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Generator
 from typing import Any
@@ -28,26 +29,26 @@ _PICTURES = 16
 """Failed pairs of one host that carry the picture of all pairs; the first pair of each test carries it anyway."""
 
 
-class MaskedFiles(AllureFileLogger):  # type: ignore[misc]
+class MaskedFiles(AllureFileLogger):
     """Writes Allure's files with secrets masked."""
 
     def __init__(self, original: AllureFileLogger, run: Run) -> None:
-        super().__init__(original._report_dir)
+        super().__init__(original._report_dir)  # type: ignore[no-untyped-call]
         self._mask = masker_of(run)
 
     def _report_item(self, item: Any) -> None:
         _mask_object(item, self._mask.text)
-        super()._report_item(item)
+        super()._report_item(item)  # type: ignore[no-untyped-call]
 
-    @allure_commons.hookimpl  # type: ignore[untyped-decorator]
+    @allure_commons.hookimpl
     def report_attached_data(self, body: str | bytes, file_name: str) -> None:
         """Write an attachment; one that is no UTF-8 text is written as it is."""
         try:
             text = body if isinstance(body, str) else body.decode("utf-8")
         except UnicodeDecodeError:
-            super().report_attached_data(body, file_name)
+            super().report_attached_data(body, file_name)  # type: ignore[no-untyped-call]
             return
-        super().report_attached_data(self._mask.text(text), file_name)
+        super().report_attached_data(self._mask.text(text), file_name)  # type: ignore[no-untyped-call]
 
 
 def _mask_object(value: Any, mask: Any) -> Any:
@@ -152,13 +153,9 @@ class AllurePlugin:
     def _attach(piece: Evidence) -> None:
         kind, text = AttachmentType.TEXT, piece.text
         if text.lstrip()[:1] in ("{", "["):
-            try:
+            with contextlib.suppress(ValueError):
                 text, kind = json.dumps(json.loads(text), indent=1, ensure_ascii=False), AttachmentType.JSON
-            except ValueError:
-                pass
-        allure_commons.plugin_manager.hook.attach_data(
-            body=text, name=piece.name, attachment_type=kind, extension=None
-        )
+        allure_commons.plugin_manager.hook.attach_data(body=text, name=piece.name, attachment_type=kind, extension=None)
 
     def _draw(self, item: pytest.Item, target: Target, host: GpuHost, result: Any) -> None:
         """Attach the picture of all pairs to the first pair of each test, and to the first that failed."""

@@ -26,7 +26,7 @@ _SEVERITY = (
     (r"test_(baseline|service_drift)\.", "normal"),
     (r"::.*(persistence|temperature|link_)", "minor"),
 )
-"""Level of harm by file and test: wrong results, then no service or no isolation, then what may become one, then speed."""
+"""Level of harm by file and test: wrong results, no service or isolation, what may become that, speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _subject(target: Target) -> str:
 
 
 def _place(item: pytest.Item) -> tuple[str, str]:
-    """Give area and stable path: below the suites for ours; below the ini file for a user's own, else the file's name."""
+    """Give area and stable path: below the suites for ours, below the ini file for a user's own, else the name."""
     path = item.path
     if path.is_relative_to(suites_path()):
         return path.parent.name, path.relative_to(suites_path()).as_posix()

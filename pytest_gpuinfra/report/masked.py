@@ -1,4 +1,4 @@
-"""Secrets are taken out of every report of an item before anybody sees or writes it: terminal, JUnit, Allure, recording."""
+"""Secrets are taken out of every item's report before it reaches terminal, JUnit, Allure or recording."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from pytest_gpuinfra.masking import Masker
 from pytest_gpuinfra.run import Run
-from pytest_gpuinfra.session import target_of
 
 
 def masker_of(run: Run) -> Masker:
@@ -19,17 +18,15 @@ def masker_of(run: Run) -> Masker:
 
 
 class MaskedReports:
-    """Masks the reports of items about hosts."""
+    """Masks the reports of a session that is about hosts."""
 
     def __init__(self, run: Run) -> None:
         self._text = lru_cache(1024)(masker_of(run).text)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Mask message, properties and captured output."""
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Mask message, properties and captured output; of every item of the session, whatever it is about."""
         report = yield
-        if target_of(item) is None:
-            return report
         if isinstance(report.longrepr, tuple):
             path, line, reason = report.longrepr
             report.longrepr = (path, line, self._text(reason))

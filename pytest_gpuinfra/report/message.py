@@ -24,6 +24,11 @@ class Message:
     action: str = ""
 
     @property
+    def parts(self) -> tuple[tuple[str, str], ...]:
+        """The parts after the subject, with their words; those that are not said, too."""
+        return tuple((word, getattr(self, name)) for word, name in _KEYS.items())
+
+    @property
     def brief(self) -> str:
         """The message in one line."""
         if self.observed and self.expected:

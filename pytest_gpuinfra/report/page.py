@@ -1,4 +1,4 @@
-"""One page of a run: verdict per host, findings, what is wrong and why, what is unknown, numbers. Made of a recording."""
+"""One page of a run, made of its recording: verdicts, findings, what is wrong and why, what is unknown, numbers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pytest_gpuinfra.recording import RecordedHost, Recording
 from pytest_gpuinfra.report.allure_files import versions_of
 from pytest_gpuinfra.report.message import Message, parse_message
 from pytest_gpuinfra.report.pair_matrix import PairMatrix, matrix_of
+from pytest_gpuinfra.report.verdict import verdict_of
 from pytest_gpuinfra.run import Run, Settings
 from pytest_gpuinfra.selection import SelectedHost
 from pytest_gpuinfra.snapshot import snapshot_of
@@ -71,6 +72,14 @@ class HostPage:
         """ "good", "bad" or "unknown"."""
         return "bad" if "red" in self.style else "good" if "green" in self.style else "unknown"
 
+    @property
+    def because(self) -> str:
+        """The first reason in one line; "" where nothing is wrong."""
+        if self.findings:
+            return self.findings[0].title
+        worst = [*self.failed, *self.unknown][:1]
+        return worst[0].message.brief.removeprefix(f"{self.alias}: ") if worst else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -89,26 +98,6 @@ class Page:
     recording: str = ""
     sha256: str = ""
     notes: tuple[str, ...] = field(default=())
-
-
-def verdict_of(counts: Mapping[str, int], *, nothing_expected: bool, unknown_allowed: bool = False) -> tuple[str, str]:
-    """
-    Put a host's outcomes into words.
-
-    Returns:
-        The verdict, and its style.
-    """
-    if counts.get("failed"):
-        return "must not take traffic", "bold red"
-    if counts.get("error") and not (unknown_allowed and counts.get("passed")):
-        return "could not be judged", "bold yellow"
-    if not counts.get("passed"):
-        return "nothing observed", "bold yellow"
-    if counts.get("error"):
-        return "nothing wrong seen, not all was", "yellow"
-    if nothing_expected:
-        return "nothing wrong seen, nothing expected", "green"
-    return "may take traffic", "bold green"
 
 
 def make_page(recording: Recording, name: str = "", sha256: str = "") -> Page:
@@ -172,5 +161,5 @@ def _findings(alias: str, spec: HostSpec, host: RecordedHost) -> tuple[Finding, 
     """Ask the diagnosis for what everything together means."""
     selected = SelectedHost(alias, "replay", "", spec, "recording", host.capture, host.gathered)
     run = Run(Settings(), {alias: selected})
-    replayed = GpuHost(selected, host.capture, run.connect, run.serving, run.gpu_runs)
+    replayed = GpuHost(selected, host.capture, run.connect, run.serving, run.gpu_runs, run.participation)
     return findings_of(replayed, host.gathered)

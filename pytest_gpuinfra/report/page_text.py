@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
-from pytest_gpuinfra.masking import mask_text
+from pytest_gpuinfra.masking import Masker, mask_text
 from pytest_gpuinfra.report.page import HostPage, Page, Trouble
 from pytest_gpuinfra.report.pair_picture import draw, summary
 
 _SIGNS = {"good": "✅", "bad": "❌", "unknown": "❔"}
 _LISTED = 20
+
+
+def write_page(path: Path, page: Page, masker: Masker | None = None) -> None:
+    """
+    Write the page: HTML where the file's name ends so, else Markdown.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    text = page_html(page) if path.suffix in (".html", ".htm") else page_markdown(page)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text((masker or Masker()).text(text), encoding="utf-8")
 
 
 def page_markdown(page: Page) -> str:
@@ -23,13 +36,18 @@ def page_markdown(page: Page) -> str:
         parts += _md_troubles("Wrong", host.failed)
         parts += _md_troubles("Could not be observed", host.unknown)
         if host.matrix is not None:
-            parts += [f"**GPU pairs:** {_md(summary(host.matrix))}", ""]
+            parts += [f"**GPU pairs:** {markdown_line(summary(host.matrix))}", ""]
         rows = [*host.numbers.items(), *host.versions.items()]
         if rows:
-            parts += ["| | |", "|---|---|", *(f"| {_md(name)} | {_md(value)} |" for name, value in rows), ""]
+            parts += [
+                "| | |",
+                "|---|---|",
+                *(f"| {markdown_line(name)} | {markdown_line(value)} |" for name, value in rows),
+                "",
+            ]
         if host.skipped:
             parts += ["<details><summary>Not asked for: " + f"{sum(host.skipped.values())} checks</summary>", ""]
-            parts += [f"- {_md(reason)} ({count})" for reason, count in list(host.skipped.items())[:_LISTED]]
+            parts += [f"- {markdown_line(reason)} ({count})" for reason, count in list(host.skipped.items())[:_LISTED]]
             parts += ["", "</details>"]
     parts += ["", "---", _footer(page)]
     return mask_text("\n".join(parts) + "\n")
@@ -37,8 +55,7 @@ def page_markdown(page: Page) -> str:
 
 def _verdict_line(host: HostPage) -> str:
     counts = ", ".join(f"{host.counts[name]} {name}" for name in ("failed", "error", "passed") if host.counts.get(name))
-    worst = [*host.failed, *host.unknown][:1]
-    because = f": {_md(worst[0].message.brief)}" if worst else ""
+    because = f": {markdown_line(host.because)}" if host.because else ""
     return f"- {_SIGNS[host.mood]} **{host.alias} {host.verdict}** ({counts or 'no check ended'}){because}"
 
 
@@ -47,10 +64,10 @@ def _md_findings(host: HostPage) -> list[str]:
         return []
     lines = ["### Diagnosis, causes first", ""]
     for number, finding in enumerate(host.findings, 1):
-        lines.append(f"{number}. **{_md(finding.title)}** ({finding.rung}, {finding.confidence})")
-        lines += [f"   - seen: {_md(line)}" for line in finding.evidence]
-        lines += [f"   - not seen: {_md(line)}" for line in finding.unseen]
-        lines += [f"   - next: {_md(str(step))}" for step in finding.steps]
+        lines.append(f"{number}. **{markdown_line(finding.title)}** ({finding.rung}, {finding.confidence})")
+        lines += [f"   - seen: {markdown_line(line)}" for line in finding.evidence]
+        lines += [f"   - not seen: {markdown_line(line)}" for line in finding.unseen]
+        lines += [f"   - next: {markdown_line(str(step))}" for step in finding.steps]
     return [*lines, ""]
 
 
@@ -61,16 +78,15 @@ def _md_troubles(title: str, troubles: Sequence[Trouble]) -> list[str]:
     for trouble in troubles[:_LISTED]:
         message = trouble.message
         times = f" ({len(trouble.items)} checks)" if len(trouble.items) > 1 else ""
-        lines.append(f"- **{_md(message.subject)}**{times}")
-        rows = (("observed", message.observed), ("expected", message.expected))
-        rows += (("why it matters", message.why), ("what to do", message.action))
-        lines += [f"  - {name}: {_md(value)}" for name, value in rows if value]
+        lines.append(f"- **{markdown_line(message.subject)}**{times}")
+        rows = message.parts
+        lines += [f"  - {name}: {markdown_line(value)}" for name, value in rows if value]
     if len(troubles) > _LISTED:
         lines.append(f"- and {len(troubles) - _LISTED} more in the recording")
     return [*lines, ""]
 
 
-def _md(text: str) -> str:
+def markdown_line(text: str) -> str:
     """Keep a text on its line, and Markdown and HTML out of it."""
     flat = " ".join(text.split()) if len(text) < 2000 else " ".join(text[:2000].split()) + " ..."
     for sign in ("\\", "`", "*", "_", "|", "[", "]", "<", ">", "#"):
@@ -112,9 +128,10 @@ def page_html(page: Page) -> str:
     """Write the page as one HTML file."""
     body = ["<h1>May these GPU hosts take traffic?</h1>", '<ul class="verdicts">']
     for host in page.hosts:
-        counts = ", ".join(f"{host.counts[n]} {n}" for n in ("failed", "error", "passed", "skipped") if host.counts.get(n))
-        worst = [*host.failed, *host.unknown][:1]
-        because = f'<span class="b">{escape(worst[0].message.brief)}</span>' if worst else ""
+        counts = ", ".join(
+            f"{host.counts[n]} {n}" for n in ("failed", "error", "passed", "skipped") if host.counts.get(n)
+        )
+        because = f'<span class="b">{escape(host.because)}</span>' if host.because else ""
         body.append(
             f'<li class="{host.mood}"><a href="#{escape(host.alias)}"><b>{escape(host.alias)}</b></a> '
             f'<b class="v">{escape(host.verdict)}</b> <span class="dim">{escape(counts)}</span>{because}</li>'
@@ -131,20 +148,28 @@ def document(title: str, body: Sequence[str]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>\n" + "\n".join(body) + "\n</main></body></html>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>\n"
+        + "\n".join(body)
+        + "\n</main></body></html>\n"
     )
 
 
 def _html_host(host: HostPage) -> list[str]:
     parts = [
-        f'<h2 id="{escape(host.alias)}">{escape(host.alias)}: <span class="{host.mood}">{escape(host.verdict)}</span></h2>',
+        f'<h2 id="{escape(host.alias)}">{escape(host.alias)}: '
+        f'<span class="{host.mood}">{escape(host.verdict)}</span></h2>',
         f'<div class="dim">{escape(host.reached)}</div>',
     ]
     if host.findings:
         parts.append("<h3>Diagnosis, causes first</h3>")
     for finding in host.findings:
         rows = [("seen", line) for line in finding.evidence] + [("not seen", line) for line in finding.unseen]
-        rows += [("next" if step.open else "not open here", f"{step.do}\ncosts: {step.costs}") for step in finding.steps]
+        rows += [
+            ("next", f"{step.do}\ncosts: {step.costs}")
+            if step.open
+            else ("not open here", f"{step.do}\nbecause: {step.costs}")
+            for step in finding.steps
+        ]
         cells = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in rows)
         sure = f'<span class="dim">{finding.rung}, {finding.confidence}</span>'
         parts.append(f'<div class="item"><p>{escape(finding.title)} {sure}</p><dl>{cells}</dl></div>')
@@ -152,10 +177,10 @@ def _html_host(host: HostPage) -> list[str]:
     parts += _html_troubles("Could not be observed", host.unknown)
     if host.matrix is not None:
         parts += ["<h3>GPU pairs</h3>", f'<div class="picture">{draw(host.matrix, f"all pairs of {host.alias}")}</div>']
-    for title, rows in (("Numbers", host.numbers), ("What it is", host.versions)):
-        if rows:
-            cells = (f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows.items())
-            parts += [f"<h3>{title}</h3><table>", *cells, "</table>"]
+    for title, values in (("Numbers", host.numbers), ("What it is", host.versions)):
+        if values:
+            lines = [f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in values.items()]
+            parts += [f"<h3>{title}</h3><table>", *lines, "</table>"]
     if host.skipped:
         parts.append(f"<details><summary>Not asked for: {sum(host.skipped.values())} checks</summary><ul>")
         parts += [f"<li>{escape(reason)} ({count})</li>" for reason, count in list(host.skipped.items())[:_LISTED]]
@@ -170,8 +195,7 @@ def _html_troubles(title: str, troubles: Sequence[Trouble]) -> list[str]:
     for trouble in troubles[:_LISTED]:
         message = trouble.message
         times = f' <span class="dim">{len(trouble.items)} checks</span>' if len(trouble.items) > 1 else ""
-        rows = (("observed", message.observed), ("expected", message.expected))
-        rows += (("why it matters", message.why), ("what to do", message.action))
+        rows = message.parts
         cells = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in rows if value)
         parts.append(f'<div class="item"><p>{escape(message.subject)}{times}</p><dl>{cells}</dl></div>')
     if len(troubles) > _LISTED:

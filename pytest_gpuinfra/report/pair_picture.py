@@ -6,12 +6,22 @@ from html import escape
 
 from pytest_gpuinfra.report.pair_matrix import PairCell, PairMatrix
 
-_GLYPHS = {"right": "✓", "wrong": "✗", "crash": "✗", "hang": "✗", "failed": "✗", "error": "?", "not_tested": "–", "not seen": "?"}
+_GLYPHS = {
+    "right": "✓",
+    "wrong": "✗",
+    "crash": "✗",
+    "hang": "✗",
+    "failed": "✗",
+    "error": "?",
+    "not_tested": "\N{EN DASH}",
+    "not seen": "?",
+}
 _CLASSES = {"right": "ok", "error": "un", "not seen": "un", "not_tested": "no"}
 _STYLE = """
 svg{--page:#ffffff;--ink:#1b1f24;--dim:#57606a;--line:#d0d7de;--ok:#d8f3df;--okl:#1a7f37;--bad:#c9252d;--badl:#ffffff;
 --un:#fff1c2;--unl:#7a5200;--no:#eaeef2;--nol:#57606a}
-@media (prefers-color-scheme:dark){svg{--page:#16191d;--ink:#e6edf3;--dim:#9aa4af;--line:#3d444d;--ok:#153d25;--okl:#7ee2a0;
+@media (prefers-color-scheme:dark){svg{--page:#16191d;--ink:#e6edf3;--dim:#9aa4af;--line:#3d444d;
+--ok:#153d25;--okl:#7ee2a0;
 --bad:#d93a3f;--badl:#ffffff;--un:#4a3800;--unl:#ffd866;--no:#262c33;--nol:#9aa4af}}
 text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--ink)}
 .dim{fill:var(--dim)}.ok{fill:var(--ok)}.okl{fill:var(--okl)}.bad{fill:var(--bad)}.badl{fill:var(--badl)}
@@ -63,14 +73,15 @@ def draw(matrix: PairMatrix, title: str = "") -> str:
     y = top + grid_h + 28
     parts.append(
         f'<text class="dim" x="20" y="{y}" font-size="12">✓ every byte right · ✗ wrong, hang or crash · '
-        "? not observed · – no peer access · numbers: GB/s by copy engine</text>"
+        "? not observed · \N{EN DASH} no peer access · numbers: GB/s by copy engine</text>"
     )
     for number, (name, (outcome, count)) in enumerate(ways):
         line = y + 24 + number * 20
         kind = _CLASSES.get(outcome, "bad")
         parts.append(f'<rect class="{kind}" x="20" y="{line - 12}" width="16" height="16" rx="3"/>')
         parts.append(
-            f'<text class="{kind}l" x="28" y="{line}" font-size="11" text-anchor="middle">{_GLYPHS.get(outcome, "?")}</text>'
+            f'<text class="{kind}l" x="28" y="{line}" font-size="11" text-anchor="middle">'
+            f"{_GLYPHS.get(outcome, '?')}</text>"
         )
         parts.append(
             f'<text x="46" y="{line}" font-size="13">{escape(name)}: {escape(outcome.replace("_", " "))}'
@@ -111,10 +122,17 @@ def _cell(cell: PairCell, x: float, y: float, width: float, height: float, pair:
         ]
     first = f"{glyph} {cell.word}"
     ways = ", ".join(cell.mechanisms) if len(cell.mechanisms) <= 4 else f"{len(cell.mechanisms)} mechanisms"
-    second = f"{speed} GB/s" if cell.outcome == "right" and speed else "by all mechanisms" if cell.outcome == "right" else ways
+    second = (
+        f"{speed} GB/s"
+        if cell.outcome == "right" and speed
+        else "by all mechanisms"
+        if cell.outcome == "right"
+        else ways
+    )
     return [
         f"<g>{told}{box}",
         f'<text class="{kind}l" x="{middle}" y="{y + 28}" font-size="14" font-weight="600" text-anchor="middle">'
         f"{escape(first)}</text>",
-        f'<text class="{kind}l" x="{middle}" y="{y + 47}" font-size="12" text-anchor="middle">{escape(second)}</text></g>',
+        f'<text class="{kind}l" x="{middle}" y="{y + 47}" font-size="12" text-anchor="middle">'
+        f"{escape(second)}</text></g>",
     ]

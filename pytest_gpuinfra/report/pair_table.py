@@ -34,7 +34,9 @@ def pair_table(matrix: PairMatrix, alias: str, console: Console) -> RenderableTy
     for name, (outcome, count) in matrix.mechanisms.items():
         if outcome != "right":
             style = _STYLES.get(outcome, "red")
-            parts.append(Text(f"  {name}: ") + Text(f"{outcome.replace('_', ' ')} in {count} of {matrix.pairs} pairs", style))
+            parts.append(
+                Text(f"  {name}: ") + Text(f"{outcome.replace('_', ' ')} in {count} of {matrix.pairs} pairs", style)
+            )
     return Group(*parts)
 
 

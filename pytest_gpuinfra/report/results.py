@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,31 +16,19 @@ from pytest_gpuinfra import __version__
 from pytest_gpuinfra.diagnosis_text import show_findings
 from pytest_gpuinfra.endings import OBSERVING
 from pytest_gpuinfra.errors import RecordingError
-from pytest_gpuinfra.host import GpuHost
+from pytest_gpuinfra.recording import write_recording
+from pytest_gpuinfra.report.masked import masker_of
+from pytest_gpuinfra.report.message import parse_message
+from pytest_gpuinfra.report.pair_matrix import matrix_of
+from pytest_gpuinfra.report.pair_table import pair_table
+from pytest_gpuinfra.report.verdict import verdict_of
 from pytest_gpuinfra.run import Outcome, Run
 
 NOT_JUDGED = 6
 """Exit status where nothing was seen wrong, and something could not be judged."""
 
 _LISTED = 12
-
-
-def verdict(host: GpuHost, counts: Counter[str]) -> tuple[str, str]:
-    """
-    Put a host's outcomes into words.
-
-    Returns:
-        The verdict, and its style.
-    """
-    if counts["failed"]:
-        return "must not take traffic", "bold red"
-    if counts["error"]:
-        return "could not be judged", "bold yellow"
-    if not counts["passed"]:
-        return "nothing observed", "bold yellow"
-    if host.expect.empty:
-        return "nothing wrong seen, nothing expected", "green"
-    return "may take traffic", "bold green"
+_PAIRS_SHOWN = 8
 
 
 class ResultsPlugin:
@@ -48,7 +37,9 @@ class ResultsPlugin:
     def __init__(self, config: pytest.Config, run: Run) -> None:
         self._config = config
         self._run = run
-        self._written = ""
+        self._written: list[str] = []
+        self._digest = ""
+        self._name = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take down how an item ended."""
@@ -79,20 +70,61 @@ class ResultsPlugin:
             name = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
             path = Path(option) if option else Path("reports", "recordings", f"{name}.json")
             try:
-                digest = self._run.write_recording(self._config.invocation_params.dir / path, __version__)
-                self._written = f"recording: {path} (sha256 {digest[:16]})"
+                recording = self._run.recording(__version__)
+                self._digest = write_recording(
+                    self._config.invocation_params.dir / path, recording, masker_of(self._run)
+                )
+                self._name = path.name
+                self._written = [f"recording: {path} (sha256 {self._digest[:16]})"]
             except RecordingError as error:
-                self._written = f"no recording: {error}"
+                self._written = [f"no recording: {error}"]
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
                 return
+        try:
+            self._write_reports()
+        except OSError as error:
+            self._written.append(f"no report: {error.filename}: {error.strerror}")
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            return
+        self._set_exit_status(session)
+
+    def _set_exit_status(self, session: pytest.Session) -> None:
+        """Tell wrong from unknown; `--gpu-unknown` says what unknown is worth."""
+        if session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            return
         by_host = self._counts()
         failed = any(counts["failed"] for counts in by_host.values())
-        unknown = any(counts["error"] or not counts["passed"] for counts in by_host.values())
         others = session.testsfailed - sum(c["failed"] + c["error"] for c in by_host.values())
         if failed or others > 0:
             return
-        if unknown and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        nothing = any(not counts["passed"] for counts in by_host.values())
+        unknown = nothing or any(counts["error"] for counts in by_host.values())
+        worth = self._config.getoption("--gpu-unknown")
+        if unknown and worth == "fail":
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        elif nothing or (unknown and worth == "error"):
             session.exitstatus = NOT_JUDGED
+        else:
+            session.exitstatus = pytest.ExitCode.OK
+
+    def _write_reports(self) -> None:
+        """Write the page, and Allure's files about the run, where they were asked for."""
+        here = self._config.invocation_params.dir
+        allure = self._config.getoption("allure_report_dir", None)
+        if allure:
+            from pytest_gpuinfra.report.allure_files import write_allure_files
+
+            write_allure_files(here / allure, self._run, os.environ)
+        files = self._config.getoption("--gpu-summary")
+        if not files:
+            return
+        from pytest_gpuinfra.report.page import make_page
+        from pytest_gpuinfra.report.page_text import write_page
+
+        page = make_page(self._run.recording(__version__), self._name, self._digest)
+        for file in files:
+            write_page(here / file, page, masker_of(self._run))
+            self._written.append(f"summary: {file}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show what is wrong first, then the hosts in a table."""
@@ -115,16 +147,32 @@ class ResultsPlugin:
             table.add_column(column)
         for column in ("passed", "failed", "error", "skipped"):
             table.add_column(column, justify="right")
+        allowed = self._config.getoption("--gpu-unknown") == "allow"
         for alias, host in self._run.hosts.items():
-            words, style = verdict(host, counts[alias])
+            words, style = verdict_of(counts[alias], nothing_expected=host.expect.empty, unknown_allowed=allowed)
             table.add_row(
                 Text(alias),
                 Text(words, style),
                 *(str(counts[alias][name]) for name in ("passed", "failed", "error", "skipped")),
             )
         console.print(table)
-        if self._written:
-            console.print(self._written, markup=False)
+        self._show_pairs(console)
+        for line in self._written:
+            console.print(line, markup=False, soft_wrap=True)
+
+    def _show_pairs(self, console: Console) -> None:
+        """Show the GPU pairs of each host where programs ran; of many hosts, of those that are not all right."""
+        matrices = {
+            alias: matrix
+            for alias, host in self._run.hosts.items()
+            if (matrix := matrix_of(self._run.gathered.get(alias) or host.gathered())) is not None
+        }
+        if len(matrices) > _PAIRS_SHOWN:
+            matrices = {alias: matrix for alias, matrix in matrices.items() if matrix.seen_right < matrix.pairs}
+        for alias, matrix in list(matrices.items())[:_PAIRS_SHOWN]:
+            console.print(pair_table(matrix, alias, console))
+        if len(matrices) > _PAIRS_SHOWN:
+            console.print(f"and the GPU pairs of {len(matrices) - _PAIRS_SHOWN} more hosts, in the reports")
 
     def _counts(self) -> dict[str, Counter[str]]:
         counts: dict[str, Counter[str]] = {alias: Counter() for alias in self._run.hosts}
@@ -137,24 +185,12 @@ class ResultsPlugin:
         wrong = [o for o in outcomes if o.outcome == "failed"] + [o for o in outcomes if o.outcome == "error"]
         groups: dict[tuple[str, str], list[str]] = {}
         for outcome in wrong:
-            groups.setdefault((outcome.outcome, _brief(outcome)), []).append(outcome.id)
+            groups.setdefault((outcome.outcome, parse_message(outcome.message, outcome.id).brief), []).append(
+                outcome.id
+            )
         for (kind, brief), ids in list(groups.items())[:_LISTED]:
             word, style = ("FAILED", "red") if kind == "failed" else ("ERROR ", "yellow")
             times = f" ({len(ids)} checks)" if len(ids) > 1 else ""
             console.print(Text(word, style) + Text(f" {brief}{times}"), soft_wrap=True)
         if len(groups) > _LISTED:
             console.print(f"  and {len(groups) - _LISTED} more of {alias}, above", markup=False)
-
-
-def _brief(outcome: Outcome) -> str:
-    """Give an item's message in one line: subject, observed, expected."""
-    lines = outcome.message.splitlines() or [outcome.id]
-    values: dict[str, str] = {}
-    for line in lines[1:]:
-        key, sign, value = line.strip().partition(": ")
-        if sign and key in ("observed", "expected"):
-            values.setdefault(key, value)
-    if len(values) == 2:
-        return f"{lines[0]}: {values['observed']}, expected {values['expected']}"
-    crash = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
-    return crash[0] if crash else lines[0]

@@ -116,16 +116,14 @@ def main():
     plan = json.loads(sys.stdin.readline())
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a container that cannot be entered reads nothing
     answers = answer_all(plan["requests"], plan)
-    json.dump(
-        {
-            "schema": SCHEMA,
-            "python": "%d.%d.%d" % sys.version_info[:3],
-            "uid": os.getuid(),
-            "took_s": round(time.time() - started, 4),
-            "answers": answers,
-        },
-        sys.stdout,
-    )
+    document = {
+        "schema": SCHEMA,
+        "python": "%d.%d.%d" % sys.version_info[:3],
+        "uid": os.getuid(),
+        "took_s": round(time.time() - started, 4),
+        "answers": answers,
+    }
+    sys.stdout.write(json.dumps(document))
     sys.stdout.flush()
 
 

@@ -26,9 +26,9 @@ _ARGUMENT = re.compile(r"(?i)(?<!\S)(--?(?:" + _NAME + r"))([ \t]+)(?!-)" + _VAL
 
 def mask_text(text):
     """Mask what looks like a secret in any text: values after a telling name, and values of a telling form."""
+    text = _SECRET_VALUE.sub(MASK, text)
     text = _ASSIGNED.sub(lambda match: match.group(1) + match.group(2) + MASK, text)
-    text = _ARGUMENT.sub(lambda match: match.group(1) + match.group(2) + MASK, text)
-    return _SECRET_VALUE.sub(MASK, text)
+    return _ARGUMENT.sub(lambda match: match.group(1) + match.group(2) + MASK, text)
 
 
 def mask_value(name, value):

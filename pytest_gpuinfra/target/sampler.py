@@ -83,7 +83,7 @@ class Nvml:
         try:
             self.library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError as error:
-            raise UnreadableError("libnvidia-ml.so.1: %s" % error)
+            raise UnreadableError("libnvidia-ml.so.1: %s" % error) from None
         self.library.nvmlErrorString.restype = ctypes.c_char_p
         self.must("nvmlInit_v2")
         count = ctypes.c_uint()
@@ -179,7 +179,7 @@ class NvidiaSmi:
         self.by_uuid = {gpu["uuid"]: gpu["pci"] for gpu in self.known}
 
     def ask(self, *arguments):
-        argv = ["nvidia-smi", "--format=csv,noheader,nounits"] + list(arguments)
+        argv = ["nvidia-smi", "--format=csv,noheader,nounits", *arguments]
         try:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
@@ -189,9 +189,9 @@ class NvidiaSmi:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
-                raise UnreadableError("nvidia-smi: no answer within 20 s")
+                raise UnreadableError("nvidia-smi: no answer within 20 s") from None
         except OSError as error:
-            raise UnreadableError("nvidia-smi: %s" % error.strerror)
+            raise UnreadableError("nvidia-smi: %s" % error.strerror) from None
         if process.returncode:
             raise UnreadableError("nvidia-smi: status %d: %s" % (process.returncode, (err or out).strip()[-300:]))
         return [[word.strip() for word in line.split(",")] for line in out.splitlines() if line.strip()]
@@ -288,7 +288,7 @@ def describe(pid, port):
         "title": " ".join(mask_argv(argv)).strip()[:TITLE_MAX],
         "parents": parents,
         "cgroup": max(groups, key=len) if groups else "",
-        "serves": None if port is None else any(listens(one, port) for one in [pid] + parents),
+        "serves": None if port is None else any(listens(one, port) for one in [pid, *parents]),
     }
 
 
@@ -316,7 +316,7 @@ def open_source():
         try:
             return NvidiaSmi()
         except UnreadableError as other:
-            raise UnreadableError("%s; %s" % (error, other))
+            raise UnreadableError("%s; %s" % (error, other)) from None
 
 
 def observe(source, plan):

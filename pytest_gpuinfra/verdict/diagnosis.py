@@ -24,7 +24,7 @@ RULES: tuple[Callable[[Observations], Finding | None], ...] = (
     device.driver_mismatch,
     device.not_initialised,
     device.nodes_missing,
-    lambda seen: path.translation(seen, exposed=service.exposed(seen)),
+    lambda seen: path.translation(seen, exposed=service.exposed(seen), kept_off=service.kept_off(seen)),
     path.acs_redirect,
     path.peers_corrupt,
     path.peer_access_absent,

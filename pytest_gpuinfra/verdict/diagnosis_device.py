@@ -29,7 +29,11 @@ def gpu_lost(seen: Observations) -> Finding | None:
         for gpu in gpus
         if known(gpu.in_driver) is False and known(gpu.driver) == "nvidia" and gpu.address not in absent
     ]
-    started = {fault.device for fault in known(seen.faults) or () if fault.kind == "init" and fault.code != "none"}
+    started = {
+        fault.device
+        for fault in known(seen.faults) or ()
+        if (fault.kind == "init" and fault.code != "none") or (isinstance(fault, Xid) and fault.status is not None)
+    }
     hidden = [address for address in hidden if address not in started]
     said = [seen.smi_error] if _LOST.search(seen.smi_error) else []
     if not (off or absent or hidden or said):
@@ -149,9 +153,11 @@ def nodes_missing(seen: Observations) -> Finding | None:
     title = (
         "device nodes are missing in the container" if missing else "device nodes in the container have an old major"
     )
+    harmless = all("nvidia-uvm-tools" in word for word in (*missing, *stale))
+    harm = ": profilers do not work there" if harmless else ": CUDA does not start there, though nvidia-smi may"
     return Finding(
         key="device-nodes",
-        title=f"{title}{' since the reboot' if fresh else ''}: CUDA does not start there, though nvidia-smi may",
+        title=f"{title}{' since the reboot' if fresh else ''}{harm}",
         rung="binding",
         confidence="certain",
         evidence=tuple(evidence),

@@ -8,9 +8,8 @@ there is nothing to look at. None and Unknown never count as right; Unknown is n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from pytest_gpuinfra.endpoint.readiness import Readiness
 from pytest_gpuinfra.facts.fault import KernelFault
 from pytest_gpuinfra.facts.filesystem import Space
 from pytest_gpuinfra.facts.gpu_program import AllReduceRun, PeerTransfer
@@ -20,6 +19,9 @@ from pytest_gpuinfra.verdict.base import Verdict
 from pytest_gpuinfra.verdict.service_drift import Drift
 from pytest_gpuinfra.verdict.service_environment import EffectiveVariable, Layer
 from pytest_gpuinfra.verdict.service_transport import SeenTransport
+
+if TYPE_CHECKING:
+    from pytest_gpuinfra.endpoint.readiness import Readiness
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ class ServiceSeen:
         process_drift: What is newer than the running process.
         reload_drift: What systemd has not read.
         journal: Its log since its last start.
+        ranks: How many processes hold a GPU each; 0 where none is recognised.
         wants_switch: Whether the inventory demands NCCL_P2P_DISABLE=1 of it.
     """
 
@@ -161,6 +164,7 @@ class ServiceSeen:
     process_drift: Part[Drift] = None
     reload_drift: Part[Drift] = None
     journal: Part[UnitJournal] = None
+    ranks: Part[int] = None
     wants_switch: bool = False
 
 

@@ -5,13 +5,14 @@ A bad result counts only beside its control: an all-reduce over peers that hangs
 where the same sum over shared memory is right.
 Source: club-3090's ladder of rungs (topology, driver's grant, transfer, collective, engine); NVIDIA's CUDA C
 Programming Guide 13, "Peer-to-Peer Memory Access" (IOMMU on bare metal: peer copies unsupported under translation);
-Linux drivers/iommu/amd (SNP forbids identity domains, kernel 6.x); the 0x177 of Blackwell's FSP: see Xid 143.
+Linux drivers/iommu/amd/init.c and iommu.c (SNP forbids identity domains, kernel 6.x); for the 0x177 of Blackwell's
+FSP see Xid 143.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pytest_gpuinfra.facts.gpu_program import AllReduceRun, PeerTransfer
 from pytest_gpuinfra.facts.pci_address import short_address
@@ -70,13 +71,14 @@ def fsp_dead_end(seen: Observations) -> Finding | None:
     )
 
 
-def translation(seen: Observations, *, exposed: bool) -> Finding | None:
+def translation(seen: Observations, *, exposed: bool, kept_off: bool) -> Finding | None:
     """
     Find that the IOMMU's translation drops or scrambles peer copies.
 
     Args:
         seen: What was observed.
         exposed: Whether the service is seen to lack a switch that keeps it off the peers.
+        kept_off: Whether it is seen to stay off them.
     """
     translated = _translated(seen)
     wrong = wrong_transfers(seen)
@@ -93,7 +95,7 @@ def translation(seen: Observations, *, exposed: bool) -> Finding | None:
         return None
     evidence = _translation_evidence(seen)
     evidence += some([one.words for one in (at_peers or refused)])
-    evidence += some([str(one)[:220] for one in wrong])
+    evidence += some(pair_words(wrong))
     evidence += [f"{run}"[:220] for run in hanging]
     evidence += [f"{run}"[:160] for run in control_runs(seen) if run.ending == "right"][:1]
     return Finding(
@@ -110,8 +112,18 @@ def translation(seen: Observations, *, exposed: bool) -> Finding | None:
                 else ()
             ),
         ),
-        steps=ways_out(seen),
+        steps=_leave_it(ways_out(seen)) if kept_off else ways_out(seen),
     )
+
+
+def _leave_it(ways: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Give the steps where the service stays off the peers already, so that something else copied between the GPUs."""
+    who = Step(
+        "the service is kept off the peers already: find what else copied between the GPUs at these times (another "
+        "process on them, a peer test of somebody's), and keep it from that",
+        "nothing; the log is clean again after the next boot",
+    )
+    return (who, *ways[1:])
 
 
 def ways_out(seen: Observations) -> tuple[Step, ...]:
@@ -126,10 +138,11 @@ def ways_out(seen: Observations) -> tuple[Step, ...]:
         f"{_RESTART}{speed}",
     )
     leave = "leave translation: boot with iommu=pt, and no amd_iommu/intel_iommu option that forces it"
-    if known(seen.confidential) == "sev-snp":
-        return stay, Step(leave, "SEV-SNP: the AMD IOMMU driver refuses identity domains while SNP is on", open=False)
-    if dead := identity_is_dead_end(seen):
-        return stay, Step(leave, dead, open=False)
+    closed = ["SEV-SNP is on, and the AMD IOMMU driver refuses identity domains beside it"]
+    closed = closed if known(seen.confidential) == "sev-snp" else []
+    closed += [dead] if (dead := identity_is_dead_end(seen)) else []
+    if closed:
+        return stay, Step(leave, "; ".join(closed), open=False)
     return stay, Step(
         leave, "a reboot; devices on host drivers are confined no more, and SEV-SNP guests are excluded for good"
     )
@@ -163,7 +176,7 @@ def acs_redirect(seen: Observations) -> Finding | None:
         title="ACS on the bridges above the GPUs sends their peer traffic to the root complex",
         rung="topology",
         confidence="likely" if acs.between else "possible",
-        evidence=tuple(some(list(bridges)) + some([str(one)[:220] for one in (wrong or absent)], 2)),
+        evidence=tuple(some(list(bridges)) + some(pair_words(wrong or absent), 2)),
         unseen=reasons(group_types=_unknown_types(seen)),
         steps=(
             Step(
@@ -185,7 +198,7 @@ def peers_corrupt(seen: Observations) -> Finding | None:
         return None
     good = [one for one in known(seen.transfers) or () if one.outcome == "right"]
     ways = sorted({one.mechanism for one in wrong})
-    evidence = some([str(one)[:260] for one in wrong])
+    evidence = some(pair_words(wrong))
     evidence.append(f"{len(wrong)} transfers wrong, {len(good)} right; wrong by {', '.join(ways)}")
     evidence += [str(run)[:160] for run in control_runs(seen)][:1]
     state = _translated(seen)
@@ -302,6 +315,28 @@ def transport_overridden(seen: Observations) -> Finding | None:
 def wrong_transfers(seen: Observations) -> list[PeerTransfer]:
     """Give the transfers between GPUs that were seen to be wrong."""
     return [one for one in known(seen.transfers) or () if one.observed_wrong]
+
+
+def pair_words(transfers: Iterable[PeerTransfer]) -> list[str]:
+    """Put transfers into words, one line for each pair or chain: by which mechanisms, and what became of the bytes."""
+    pairs: dict[str, list[PeerTransfer]] = {}
+    for one in transfers:
+        way = [one.src, *([one.via] if one.via else []), one.dst]
+        pairs.setdefault(" to ".join(short_address(address) for address in way), []).append(one)
+    lines = []
+    for pair, found in pairs.items():
+        ways = ", ".join(dict.fromkeys(one.mechanism for one in found))
+        first = found[0]
+        what = first.outcome.replace("_", " ")
+        if first.outcome == "wrong":
+            what = (
+                f"{(first.corruption or 'wrong').replace('_', ' ')}, {first.wrong_bytes} of {first.bytes_checked} bytes"
+            )
+        elif first.reason:
+            what += f": {first.reason[:160]}"
+        can = "" if first.can_access is None else f"; peer access offered: {'yes' if first.can_access else 'no'}"
+        lines.append(f"{pair}: {what}, by {ways}{can}")
+    return lines
 
 
 def control_runs(seen: Observations) -> list[AllReduceRun]:

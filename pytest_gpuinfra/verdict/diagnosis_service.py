@@ -8,8 +8,14 @@ from pytest_gpuinfra.facts.engine_allreduce import parse_engine_allreduce
 from pytest_gpuinfra.facts.reading import Reading
 from pytest_gpuinfra.verdict.diagnosis_finding import Confidence, Finding, Step, some
 from pytest_gpuinfra.verdict.diagnosis_observed import Observations, ServiceSeen, Unknown, known, reasons
-from pytest_gpuinfra.verdict.diagnosis_path import wrong_transfers
-from pytest_gpuinfra.verdict.path_safety import CUSTOM_SWITCH, IPC_MECHANISMS, NCCL_SWITCH, custom_all_reduce_in_effect
+from pytest_gpuinfra.verdict.diagnosis_path import pair_words, wrong_transfers
+from pytest_gpuinfra.verdict.path_safety import (
+    CUSTOM_SWITCH,
+    IPC_MECHANISMS,
+    NCCL_SWITCH,
+    custom_all_reduce_in_effect,
+    peer_arguments_in_effect,
+)
 from pytest_gpuinfra.verdict.service_environment import ProcessValue
 
 _NAME = "NCCL_P2P_DISABLE"
@@ -32,7 +38,7 @@ _NO_GPU = re.compile(
 def fallback_missing(seen: Observations) -> Finding | None:
     """Find that NCCL's way past the peers is not in effect in the running processes, and which layer lacks it."""
     service, needs = seen.service, _needs(seen)
-    if service is None or not needs or _stopped(service):
+    if service is None or not needs or _stopped(service) or _alone(seen):
         return None
     transport = known(service.transport)
     if transport is not None and transport.words == "SHM" and len(transport.by_rank) == 2 and not service.wants_switch:
@@ -54,7 +60,7 @@ def fallback_missing(seen: Observations) -> Finding | None:
     bare = [value for value in switch.values if value.known and value.value != "1" and value.process not in kept_off]
     dark = [value for value in switch.values if not value.known and value.process not in kept_off]
     if not (bare or (dark and wrong_transfers(seen))):
-        return None
+        return _not_shared(service, needs)
     have = [value for value in switch.values if value.known and value.value == "1"]
     confidence: Confidence = (
         "possible" if not bare else "certain" if _strong(seen) or service.wants_switch else "likely"
@@ -78,11 +84,33 @@ def fallback_missing(seen: Observations) -> Finding | None:
     )
 
 
+def _not_shared(service: ServiceSeen, needs: list[str]) -> Finding | None:
+    """Find ranks that share no memory although the peers are switched off: asked for and seen are two facts."""
+    transport, state = known(service.transport), known(service.state)
+    if transport is None or transport.words == "SHM" or state is None or state.active_state != "active":
+        return None
+    return Finding(
+        key="fallback-not-seen",
+        title=f"{NCCL_SWITCH} is set in {service.name}, and its ranks are not seen to share memory",
+        rung="engine",
+        confidence="likely",
+        evidence=(f"the ranks: {transport}", *needs),
+        unseen=("NCCL's own log: which transport each channel has",),
+        steps=(
+            Step(
+                "start it once with NCCL_DEBUG=INFO and look for `via SHM` or `via P2P`: nccl.conf or a wrapper may "
+                "set the variable again, or the engine goes past NCCL",
+                "a restart of the service",
+            ),
+        ),
+    )
+
+
 def custom_all_reduce(seen: Observations) -> Finding | None:
     """Find that the engine's own all-reduce, which NCCL's variables do not reach, is on where peers are not right."""
     service = seen.service
     needs = _needs(seen)
-    if service is None or not needs or _stopped(service):
+    if service is None or not needs or _stopped(service) or _alone(seen):
         return None
     if not (_strong(seen) or seen.peer_access == "blocked" or any(one.target for one in known(seen.refused) or ())):
         return None
@@ -93,19 +121,23 @@ def custom_all_reduce(seen: Observations) -> Finding | None:
     engine, journal = known(service.engine), known(service.journal)
     arguments = known(service.arguments)
     on = custom_all_reduce_in_effect((engine or "").lower(), arguments)
-    if on is False or (on is None and not (bad and engine in ("SGLang", "vLLM", None))):
+    others = peer_arguments_in_effect((engine or "").lower(), arguments)
+    if (on is False and not others) or (on is None and not (bad and engine in ("SGLang", "vLLM", None))):
         return None
     text = "\n".join(line.message for line in journal.lines) if journal is not None else ""
     said = parse_engine_allreduce(Reading("the service's log", text)).disabled_because
-    if said is not None:
+    if said is not None and not others:
         return None
     many = len(known(seen.gpus) or ()) > 2
-    confidence: Confidence = "possible" if on is None else "certain" if bad and not many else "likely"
+    confidence: Confidence = "certain" if bad and (others or not many) else "likely"
+    if on is None or (many and not (bad or others or _refused_peers(seen) or _strong(seen))):
+        confidence = "possible"
     evidence = [f"{CUSTOM_SWITCH} is not among the arguments of {service.name} ({engine})"] if on else []
-    evidence += some([str(one)[:220] for one in bad])
+    evidence += [f"{word} is among the arguments of {service.name}: a peer path of its own" for word in others]
+    evidence += some(pair_words(bad))
     return Finding(
         key="custom-all-reduce-on",
-        title=f"the engine's own all-reduce over CUDA IPC is {'on' if on else 'on or off, nobody can tell,'} "
+        title=f"the engine's own all-reduce over CUDA IPC is {'on or off, nobody can tell,' if on is None else 'on'} "
         f"in {service.name}, and {NCCL_SWITCH} does not reach it",
         rung="engine",
         confidence=confidence,
@@ -122,7 +154,13 @@ def custom_all_reduce(seen: Observations) -> Finding | None:
         ),
         steps=(
             Step(
-                f"add {CUSTOM_SWITCH} to ExecStart, reload, restart",
+                " and ".join(
+                    [
+                        *([f"add {CUSTOM_SWITCH} to"] if on is not False else []),
+                        *(f"take {word} from" for word in others),
+                    ]
+                )
+                + " ExecStart, reload, restart",
                 "a restart of the service; small all-reduces go through NCCL and take longer",
             ),
         ),
@@ -135,7 +173,7 @@ def shm_small(seen: Observations) -> Finding | None:
     space = known(container.shm) if container else None
     least = container.shm_min_gib if container else None
     short = space is not None and (space.size_gib < least if least is not None else space.size_gib <= _SMALL_GIB)
-    full = space is not None and space.available_bytes < 1 << 24
+    full = space is not None and space.available_bytes < min(1 << 26, space.size_bytes // 20)
     said = [line for line in _said(seen) if _NO_SHM.search(line)]
     if not (short or said or full):
         return None
@@ -293,14 +331,29 @@ def exposed(seen: Observations) -> bool:
     )
 
 
+def kept_off(seen: Observations) -> bool:
+    """Tell whether the running service is seen to stay off the peers: in every process, and in its engine."""
+    service = seen.service
+    switch = known(service.switch) if service is not None else None
+    if service is None or switch is None or _stopped(service):
+        return False
+    engine, arguments, by_level = (
+        (known(service.engine) or "").lower(),
+        known(service.arguments),
+        _off_by_level(service),
+    )
+    off = all(value.known and (value.value == "1" or value.process in by_level) for value in switch.values)
+    own = custom_all_reduce_in_effect(engine, arguments)
+    return off and own is False and not peer_arguments_in_effect(engine, arguments)
+
+
 def _needs(seen: Observations) -> list[str]:
     """Say why the service must stay off the peers; [] if nothing says so."""
     needs = []
     wrong = wrong_transfers(seen)
     if wrong:
-        needs.append(
-            f"peer copies are wrong here: {str(wrong[0])[:160]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else "")
-        )
+        lines = pair_words(wrong)
+        needs.append(f"peer copies are wrong here: {lines[0]}" + (f"; and {len(lines) - 1} more" if lines[1:] else ""))
     bad = [run for run in known(seen.runs) or () if run.observed_wrong and run.environment.get(_NAME) != "1"]
     needs += [f"{run}"[:160] for run in bad[:1]]
     if _refused_peers(seen):
@@ -326,6 +379,14 @@ def _stopped(service: ServiceSeen) -> bool:
     """Whether it is known not to run: then nothing of it can be in effect."""
     state = known(service.state)
     return state is not None and state.active_state in ("inactive", "failed")
+
+
+def _alone(seen: Observations) -> bool:
+    """Whether the service is known to have no path between GPUs at all, or to use no NCCL."""
+    service = seen.service
+    if service is None or known(service.engine) == "llama.cpp":
+        return True
+    return known(service.ranks) == 1 or len(known(seen.gpus) or (1, 2)) < 2
 
 
 def _off_by_level(service: ServiceSeen) -> frozenset[str]:

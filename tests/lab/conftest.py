@@ -78,7 +78,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not terminalreporter.config.getoption("--faults-report"):
         return
     reports = [
-        report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, []) if report.when == "call"
+        report
+        for kind in ("passed", "failed")
+        for report in terminalreporter.stats.get(kind, [])
+        if report.when == "call"
     ]
     terminalreporter.section("fault table")
     for line in report_lines(

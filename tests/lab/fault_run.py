@@ -15,7 +15,7 @@ from .judge import LabOutcomes, judge
 PROPERTY = "lab_fault"
 """Name under which a test's report carries what a row has shown; text of JSON, so that xdist passes it on."""
 
-ENDED = {"failed": "FAILED", "error": "ERROR"}
+ENDED = {"failed": "FAILED", "error": "ERROR", "skipped": "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def compare(fault: Fault, before: LabOutcomes, after: LabOutcomes) -> Seen:
     """Compare a host with itself while it was healthy."""
     expected: dict[str, str] = {}
     problems: list[str] = []
-    for kind, rows in (("error", fault.errors), ("failed", fault.fails)):
+    for kind, rows in (("skipped", fault.skips), ("error", fault.errors), ("failed", fault.fails)):
         for pattern, words in rows.items():
             items = [item for item in before.outcomes if matches(pattern, item)]
             passed = [item for item in items if before.outcomes[item] == "passed"]
@@ -109,7 +109,7 @@ def compare(fault: Fault, before: LabOutcomes, after: LabOutcomes) -> Seen:
         want, got = expected.get(item, before.outcomes.get(item, "absent")), after.outcomes.get(item, "absent")
         if want != got:
             problems.append(f"{item}: {got}, expected {want}: {after.messages.get(item, '')}")
-    status = 1 if "failed" in expected.values() else 6 if expected else 0
+    status = 1 if "failed" in expected.values() else 6 if "error" in expected.values() else 0
     if after.exit_status != status:
         problems.append(f"exit status {after.exit_status}, expected {status}:\n{after.output[-3000:]}")
     return Seen(expected, observed, tuple(problems))
@@ -132,11 +132,17 @@ def report_lines(seen: Iterable[str]) -> list[str]:
             lines.append(f"    observed  {_in_words(row['observed'])}")
         else:
             named = [f"FAILED {item}" for item in fault.fails] + [f"ERROR {item}" for item in fault.errors]
+            named += [f"skipped {item}" for item in fault.skips]
             lines.append(f"    expected  {'; '.join(named).replace(ALL, 'every item') if named else _in_words({})}")
             lines.append("    observed  not run")
+    known = {fault.name for fault in FAULTS}
+    more = {name: row for name, row in ran.items() if name not in known}  # those of service_faults.py
+    for name, row in more.items():
+        lines += [f"container: {name}", f"    expected  {_in_words(row['expected'])}"]
+        lines.append(f"    observed  {_in_words(row['observed'])}")
     differ = [name for name, row in ran.items() if row["expected"] != row["observed"]]
     lines.append(
-        f"{len(FAULTS)} faults, {len(ran)} run, {len(ran) - len(differ)} seen exactly as expected"
+        f"{len(FAULTS) + len(more)} faults, {len(ran)} run, {len(ran) - len(differ)} seen exactly as expected"
         + (f"; not so: {', '.join(differ)}" if differ else "")
     )
     return lines

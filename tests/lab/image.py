@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,11 @@ def read_packages(heading: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def read_headings() -> tuple[str, ...]:
+    """Give the headings of `packages.txt`, in its order."""
+    return tuple(re.findall(r"^\[(\S+)\]", (HERE / "packages.txt").read_text(), re.MULTILINE))
+
+
 def install_packages(*headings: str, progress: Callable[[str], None] | None = None) -> None:
     """
     Install on this machine those packages of `packages.txt` that it lacks.
@@ -116,7 +122,9 @@ def install_packages(*headings: str, progress: Callable[[str], None] | None = No
 def image_key(kind: str = "lab") -> str:
     """Hash everything that the image of this kind is built from."""
     inputs = hashlib.sha256(f"{kind} {SUITE} {OLD_SUITE} {OWNER_SHIFT} {os.uname().machine}\0".encode())
-    files = [HERE / "build.sh", HERE / "packages.txt"]
+    for heading in ("container", "host") if kind == "lab" else ("old",):
+        inputs.update(f"{heading} {' '.join(read_packages(heading))}\0".encode())
+    files = [HERE / "build.sh"]
     if kind == "lab":
         files += sorted(path for path in (HERE / "files").rglob("*") if path.is_file())
     for path in files:

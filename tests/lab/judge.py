@@ -27,10 +27,10 @@ class LabHost(Protocol):
     alias: str
 
     @property
-    def address(self) -> str: ...  # noqa: D102
+    def address(self) -> str: ...
     @property
-    def ssh_config(self) -> Path: ...  # noqa: D102
-    def shell(self, command: Command, *, stdin: str = "", check: bool = True) -> object: ...  # noqa: D102
+    def ssh_config(self) -> Path: ...
+    def shell(self, command: Command, *, stdin: str = "", check: bool = True) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,7 @@ def test_fault_is_seen_by_its_items_alone(
     assert seen.problems == (), "\n".join(seen.problems)
 
 
-def test_healthy_host_is_never_wrong_and_never_unknown(
-    lab_host: NspawnHost, healthy_runs: int, tmp_path: Path
-) -> None:
+def test_healthy_host_is_never_wrong_and_never_unknown(lab_host: NspawnHost, healthy_runs: int, tmp_path: Path) -> None:
     """However often it is judged, no item of the healthy host ends in anything but passed or skipped."""
     runs = [judge(lab_host, "nspawn", tmp_path) for _ in range(healthy_runs or 3)]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
 import pytest
 
 from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.suites_path import suites_path
 from tests.plugin.conftest import HostOutcomes, Judged, judge_recording
 
+from .fault_run import PROPERTY
 from .nspawn import NspawnHost
 from .service_faults import FAULTS
 from .service_lab import ServiceLab
@@ -42,8 +45,6 @@ def judged(booted_lab_host: NspawnHost, tmp_path_factory: pytest.TempPathFactory
         elif name != "healthy":
             lab.restore()
     write_recording(folder / "faults.json", Recording(recorded))
-    from pytest_gpuinfra.suites_path import suites_path
-
     paths = [str(suites_path() / "serving" / name) for name in SUITES]
     return judge_recording(folder, "faults.json", *paths)
 
@@ -67,11 +68,18 @@ def test_healthy_container_and_service_have_nothing_wrong_and_nothing_unknown(ju
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_fails_its_checks_and_no_other(name: str, judged: Judged) -> None:
+def test_fault_fails_its_checks_and_no_other(name: str, judged: Judged, request: pytest.FixtureRequest) -> None:
     """Exactly the checks that are meant for a fault fail, and exactly those that it hides are ERROR."""
     outcomes, fault = judged.of_host(alias(name)), FAULTS[name]
     wrong, unknown = ended(outcomes, "failed"), ended(outcomes, "error")
     shown = "\n".join(outcomes.messages[f"test_{one}"] for one in [*wrong, *unknown])
+    hidden = [one for one in ended(outcomes, "failed", "error", "passed") if is_of(one, fault.unknown)]
+    row = {
+        "fault": name,
+        "expected": {**dict.fromkeys(hidden, "error"), **dict.fromkeys(fault.failed, "failed")},
+        "observed": {**dict.fromkeys(unknown, "error"), **dict.fromkeys(wrong, "failed")},
+    }
+    request.node.user_properties.append((PROPERTY, json.dumps(row)))
     assert wrong == sorted(fault.failed), shown
     assert [one for one in unknown if not is_of(one, fault.unknown)] == [], shown
     assert [p for p in fault.unknown if not any(is_of(one, [p]) for one in unknown)] == [], shown

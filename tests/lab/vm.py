@@ -39,6 +39,7 @@ COMMAND_LINE = (
 )
 # A display controller that can be unplugged, bound to vfio-pci, and saved in a snapshot (an nvme cannot).
 DISPLAY = "virtio-serial-pci,class=0x0380,disable-legacy=on,iommu_platform=on,aer=on"
+SECOND_FUNCTION = "virtio-rng-pci,addr=0.1,disable-legacy=on,iommu_platform=on"
 GPU = "vendor=0x10de device=0x2bb1 class=0x030200"
 DEVICES = f"""\
 0000:41:00.0 {GPU}
@@ -208,7 +209,7 @@ class LabVm:
         # A device that has changed what a snapshot takes for fixed, as an AER error does, is only restored afresh.
         if self._kernel_arguments != NORMAL or not self.running or not self._load(name):
             self._kernel_arguments = NORMAL
-            self._power_cycle(self._arguments("-loadvm", name))
+            self._power_cycle(self._arguments(f"-loadvm {name}"))
         self._touched = name != READY
         self.wait_until_up(120)
 
@@ -299,9 +300,8 @@ class LabVm:
                 last = str(error)
             time.sleep(0.3)
         said = "".join(_tail(path) for path in (self.folder / "qemu.log", self.console))
-        raise LabError(
-            f"{self.alias} is not up within {timeout_s:.0f} s. Last seen: {last}\n{said}The whole console: {self.console}"
-        )
+        said += f"The whole console: {self.console}"
+        raise LabError(f"{self.alias} is not up within {timeout_s:.0f} s. Last seen: {last}\n{said}")
 
     # Below here: how.
 
@@ -341,42 +341,49 @@ class LabVm:
         (files / "etc/lab/devices").write_text(DEVICES)
 
     def _arguments(self, *more: str) -> str:
-        """Give qemu's arguments, one a line."""
+        """Give qemu's options and their values, one a line."""
         assert self._image is not None
         folder, boot = self.folder, self._image.root / "boot"
         (kernel,), (initrd,) = boot.glob("vmlinuz-*"), boot.glob("initrd.img-*")
-        disks = folder / "mnt"
-        return "".join(
-            f"{argument}\n"
-            for argument in (
-                *"-accel tcg,thread=multi -M q35 -cpu max -smp 2,sockets=2 -m 1024 -nodefaults -display none".split(),
-                *"-object memory-backend-ram,id=m0,size=512M -numa node,nodeid=0,cpus=0,memdev=m0".split(),
-                *"-object memory-backend-ram,id=m1,size=512M -numa node,nodeid=1,cpus=1,memdev=m1".split(),
-                *"-device intel-iommu,intremap=on".split(),
-                "-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console",
-                "-qmp", f"unix:{folder}/monitor,server=on,wait=off",
-                "-kernel", str(kernel), "-initrd", str(initrd),
-                "-append", f"{COMMAND_LINE} systemd.hostname={self.alias} {self._kernel_arguments}",
-                "-drive", f"file={disks}/disk.qcow2,if=none,id=disk,cache=unsafe",
-                "-drive", f"file={disks}/files.tar,if=none,id=files,format=raw,readonly=on",
-                *"-device virtio-blk-pci,drive=disk,bus=pcie.0,addr=3".split(),
-                *"-device virtio-blk-pci,drive=files,bus=pcie.0,addr=6".split(),
-                "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:{self.address}:{PORT}-10.0.2.15:22",
-                *"-device virtio-net-pci,netdev=net,bus=pcie.0,addr=4,romfile=".split(),
-                *"-device virtio-rng-pci,bus=pcie.0,addr=5".split(),
-                *"-device pxb-pcie,id=node0,bus_nr=64,numa_node=0,bus=pcie.0,addr=8".split(),
-                *"-device pxb-pcie,id=node1,bus_nr=128,numa_node=1,bus=pcie.0,addr=9".split(),
-                *_behind_port("node0", 0, f"{DISPLAY},id=gpu0"),
-                *_behind_port("node0", 1, f"{DISPLAY},id=gpu1"),
-                *_behind_port(
-                    "node1", 2, f"{DISPLAY},id=gpu2,addr=0.0,multifunction=on",
-                    "virtio-rng-pci,addr=0.1,disable-legacy=on,iommu_platform=on",
-                ),
-                *_behind_port("node1", 3, "edu,dma_mask=0xffffffffffffffff"),
-                *_behind_port("node1", 4, DISPLAY),
-                *more,
-            )
-        )  # fmt: skip
+        # Needed before the second disk is read: the journal's folder has this name.
+        machine = (folder / "files/etc/machine-id").read_text().strip()
+        ports = (
+            _behind_port("node0", 0, f"{DISPLAY},id=gpu0"),
+            _behind_port("node0", 1, f"{DISPLAY},id=gpu1"),
+            _behind_port("node1", 2, f"{DISPLAY},id=gpu2,addr=0.0,multifunction=on", SECOND_FUNCTION),
+            _behind_port("node1", 3, "edu,dma_mask=0xffffffffffffffff"),
+            _behind_port("node1", 4, DISPLAY),
+        )
+        rest = "".join((*ports, *(f"{line}\n" for line in more)))
+        return f"""\
+-accel tcg,thread=multi
+-M q35
+-cpu max
+-smp 2,sockets=2
+-m 1024
+-nodefaults
+-display none
+-object memory-backend-ram,id=m0,size=512M
+-object memory-backend-ram,id=m1,size=512M
+-numa node,nodeid=0,cpus=0,memdev=m0
+-numa node,nodeid=1,cpus=1,memdev=m1
+-device intel-iommu,intremap=on
+-chardev file,id=console,path={self.console},append=on
+-serial chardev:console
+-qmp unix:{folder}/monitor,server=on,wait=off
+-kernel {kernel}
+-initrd {initrd}
+-append {COMMAND_LINE} systemd.hostname={self.alias} systemd.machine_id={machine} {self._kernel_arguments}
+-drive file={folder}/mnt/disk.qcow2,if=none,id=disk,cache=unsafe
+-drive file={folder}/mnt/files.tar,if=none,id=files,format=raw,readonly=on
+-device virtio-blk-pci,drive=disk,bus=pcie.0,addr=3
+-device virtio-blk-pci,drive=files,bus=pcie.0,addr=6
+-netdev user,id=net,restrict=on,hostfwd=tcp:{self.address}:{PORT}-10.0.2.15:22
+-device virtio-net-pci,netdev=net,bus=pcie.0,addr=4,romfile=
+-device virtio-rng-pci,bus=pcie.0,addr=5
+-device pxb-pcie,id=node0,bus_nr=64,numa_node=0,bus=pcie.0,addr=8
+-device pxb-pcie,id=node1,bus_nr=128,numa_node=1,bus=pcie.0,addr=9
+{rest}"""
 
 
 def ensure_disk(image: Image) -> Path:
@@ -401,11 +408,11 @@ def ensure_disk(image: Image) -> Path:
     return disk
 
 
-def _behind_port(node: str, number: int, *devices: str) -> list[str]:
+def _behind_port(node: str, number: int, *devices: str) -> str:
     """Give a PCIe root port on one NUMA node's host bridge, and what is plugged into it."""
     place = number if node == "node0" else number - 2
     port = f"pcie-root-port,id=port{number},bus={node},chassis={10 + number},slot={number},addr={place}"
-    return [word for device in (port, *(f"{device},bus=port{number}" for device in devices)) for word in ("-device", device)]
+    return "".join(f"-device {device}\n" for device in (port, *(f"{device},bus=port{number}" for device in devices)))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 #
 #   vm.sh FOLDER DISK
 #
-# FOLDER/qemu has qemu's arguments, one a line. When qemu ends and there is a FOLDER/next, that is run in its place.
+# FOLDER/qemu has qemu's options and their values, one a line. When qemu ends and there is a FOLDER/next, that is run in its place.
 # DISK is never written to. FOLDER/files is handed in as a tar archive on a second disk.
 # FOLDER/qemu.log has qemu's own messages; FOLDER/ended its exit status, once it is down for good.
 set -eu
@@ -17,7 +17,8 @@ tar --create --numeric-owner --directory="$folder/files" --file="$mnt/files.tar"
 runs() {
     set +e
     while :; do
-        mapfile -t arguments <"$folder/qemu"
+        arguments=()
+        while read -r option value; do arguments+=("$option" ${value:+"$value"}); done <"$folder/qemu"
         qemu-system-x86_64 "${arguments[@]}"
         status=$?
         mv "$folder/next" "$folder/qemu" 2>/dev/null || break

@@ -205,7 +205,7 @@ WRONG: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
             "/proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release\n",
         ),
-        ["test_driver_version_is_the_expected_one[]"],
+        ["test_driver_libraries_fit_the_kernel_module[]", "test_driver_version_is_the_expected_one[]"],
     ),
     "driver parameter": (
         _file("/proc/driver/nvidia/params", "DmaRemapPeerMmio: 0\n"),
@@ -331,7 +331,7 @@ UNREADABLE: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
     "no kernel release": (_file("/proc/sys/kernel/osrelease", None), ["test_kernel_release_"]),
     "driver not loaded": (
         lambda host: [_file(f"/proc/driver/nvidia/{name}", None)(host) for name in ("params", "version")] and None,
-        ["test_driver_version_", "test_driver_parameter_"],
+        ["test_driver_version_", "test_driver_parameter_", "test_driver_libraries_"],
     ),
     "driver parameter unknown": (_file("/proc/driver/nvidia/params", "Other: 1\n"), ["test_driver_parameter_"]),
     "module not loaded": (

@@ -123,6 +123,8 @@ class MadeHost:
         kmsg: Records of /dev/kmsg: (priority, seconds since boot, message).
         first_record: Number of the first of them; above 0 where the ring buffer has lost its beginning.
         commands: Output by command line, for requests that run commands.
+        asked: More requests, such as those of a container and its service.
+        answered: Answers to them by request id, as the probe gives them.
     """
 
     functions: Sequence[MadeFunction] = ()
@@ -131,6 +133,8 @@ class MadeHost:
     kmsg: Iterable[tuple[int, float, str]] = ()
     first_record: int = 0
     commands: Mapping[str, str] = field(default_factory=dict)
+    asked: Sequence[Request] = ()
+    answered: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, root: Path) -> None:
         """Write its tree below a directory."""
@@ -169,8 +173,8 @@ class MadeHost:
         return Capture(
             alias,
             reached_by,
-            tuple(requests),
-            answers,
+            (*requests, *self.asked),
+            {**answers, **self.answered},
             taken_at="2026-11-29T12:00:00+00:00",
             took_s=0.4,
             round_trips=1,
@@ -200,10 +204,10 @@ def _moved(request: Request, root: Path) -> Request:
     return {**moved, "items": [{**item, "path": f"{root}{item['path']}"} for item in moved["items"]]}
 
 
-@cache
-def _probe() -> Any:
+def probe_module(name: str) -> Any:
+    """Load one of the probe's files as it is on the target."""
     directory = _ROOT / "pytest_gpuinfra/target"
-    spec = importlib.util.spec_from_file_location("gpuinfra_probe", directory / "probe.py")
+    spec = importlib.util.spec_from_file_location(f"gpuinfra_{name}", directory / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -213,3 +217,8 @@ def _probe() -> Any:
     finally:
         sys.path.remove(str(directory))
     return module
+
+
+@cache
+def _probe() -> Any:
+    return probe_module("probe")

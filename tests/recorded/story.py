@@ -55,16 +55,19 @@ class Story:
         site_environment: Variables that sitecustomize sets; {} for none.
         arguments: Command line.
         shared: Whether the ranks share NCCL's files in /dev/shm.
+        ranks: How many ranks it has.
         started_s: When the service was started, seconds since boot.
         edited_s: When its unit file was last changed, seconds since boot.
         state: Properties of the unit that differ from a healthy one's.
         journal: Its log.
         nodes: NVIDIA's device nodes in the container, (major, minor) by name.
         shm_mib: Size of /dev/shm in the container.
+        shm_left_mib: What is left of it; None for all but 1 MiB.
         libraries: Version of the driver's libraries in the container.
         cuda: Events of cuda_program; () if it did not run.
         kmsg: What the kernel logged while it ran.
         endpoint: What was gathered of the endpoint; None for nothing.
+        sampler: What the sampler said under load; () if it did not run.
     """
 
     made: MadeHost = field(default_factory=reference_host)
@@ -76,6 +79,7 @@ class Story:
     site_environment: Mapping[str, str] = field(default_factory=dict)
     arguments: str = ARGUMENTS
     shared: bool = False
+    ranks: int = 4
     started_s: float = 300.0
     edited_s: float = -86400.0
     state: Mapping[str, str] = field(default_factory=dict)
@@ -83,18 +87,29 @@ class Story:
     nodes: Mapping[str, tuple[int, int]] = field(
         default_factory=lambda: {
             **{f"nvidia{number}": (195, number) for number in range(4)},
-            **{"nvidiactl": (195, 255), "nvidia-uvm": (508, 0), "nvidia-uvm-tools": (508, 1)},
+            "nvidiactl": (195, 255),
+            "nvidia-uvm": (508, 0),
+            "nvidia-uvm-tools": (508, 1),
         }
     )
     shm_mib: int = 131072
+    shm_left_mib: int | None = None
     libraries: str = "580.95.05"
     cuda: Sequence[str] = ()
     kmsg: str = ""
     endpoint: Mapping[str, Any] | None = None
+    sampler: Sequence[str] = ()
 
     def spec(self) -> HostSpec:
         """Give what the inventory says."""
         spec = read_inventory(HERE / "gpuinfra.toml").hosts["node-a"].model_dump(mode="json", exclude_defaults=True)
+        for key in ("container", "service"):  # the story has its own
+            spec.pop(key, None)
+            spec["expect"].pop(key, None)
+        for key in ("container", "service", "endpoint", "prompts"):
+            spec.pop(key, None)
+        for key in ("container", "service", "model"):
+            spec["expect"].pop(key, None)
         spec["expect"] |= self.expect
         spec["expect"] = {key: value for key, value in spec["expect"].items() if value is not None}
         if self.serves:
@@ -122,11 +137,15 @@ class Story:
             found["gpu"] = {"cuda": said}
         if self.endpoint is not None:
             found["endpoint"] = self.endpoint
+        if self.sampler:
+            load = {"streams": 4, "answered": 9, "failures": []}
+            found["participation"] = {"lines": list(self.sampler), "load": load}
         return found
 
     def capture(self, spec: HostSpec) -> Capture:
         """Give what the host answered."""
-        capture = self.made.capture("node-a", spec.expect, reached_by="composed, not recorded")
+        made = dataclasses.replace(self.made, asked=(), answered={})
+        capture = made.capture("node-a", spec.expect, reached_by="composed, not recorded")
         if not self.serves:
             return capture
         asked = requests_on_host(spec)
@@ -138,6 +157,7 @@ class Story:
 
     def _container(self) -> dict[str, Any]:
         mib = self.shm_mib << 20
+        left = (self.shm_mib - 1 if self.shm_left_mib is None else self.shm_left_mib) << 20
         smi = "".join(
             f"{number}, 0000{address.upper()}, GPU-00000000-0000-4000-8000-0000000000{address[5:7]}, "
             f"NVIDIA RTX PRO 6000 Blackwell Workstation Edition, {self.libraries}\n"
@@ -167,16 +187,12 @@ class Story:
                 }
             },
             "inside_failed_units": {"": {"list": _said("")}},
-            "inside_space": {"": {"/dev/shm": {"t": json.dumps({"size": mib, "available": mib - (1 << 20)})}}},
+            "inside_space": {"": {"/dev/shm": {"t": json.dumps({"size": mib, "available": left})}}},
             "inside_dev": {
-                name: {
-                    ".": {"t": json.dumps({"mode": 0o020666, "major": major, "minor": minor, "uid": 0, "gid": 0})}
-                }
+                name: {".": {"t": json.dumps({"mode": 0o020666, "major": major, "minor": minor, "uid": 0, "gid": 0})}}
                 for name, (major, minor) in self.nodes.items()
             },
-            "inside_driver": {
-                "": {"smi": _said(smi), **{path: gone for path in LIBRARIES}, LIBRARIES[0]: {"t": listing}}
-            },
+            "inside_driver": {"": {"smi": _said(smi), **dict.fromkeys(LIBRARIES, gone), LIBRARIES[0]: {"t": listing}}},
         }
 
     def _service(self) -> dict[str, Any]:
@@ -234,7 +250,7 @@ class Story:
             return answers
         answers["process 100"] = self._process(100, 1, self.arguments.split(), self.environment, whole=True, files=())
         common = [f"/dev/shm/nccl-shared{number}" for number in range(28)]
-        for rank in range(4):
+        for rank in range(self.ranks):
             files = common if self.shared else [f"/dev/shm/nccl-own{rank}{number}" for number in range(2)]
             answers[f"process {101 + rank}"] = self._process(
                 101 + rank,
@@ -313,10 +329,44 @@ def events(
     return [json.dumps(event) for event in (*found, next(event for event in clean if event["event"] == "end"))]
 
 
+def sampled(*, idle: Sequence[str] = (), untold: Sequence[str] = ()) -> list[str]:
+    """
+    Give what the sampler says of the service under load (target/sampler.py): a rank on each of its GPUs, all at work.
+
+    Args:
+        idle: GPUs on which the rank does nothing.
+        untold: GPUs of which the driver tells no activity.
+    """
+    gpus = [{"pci": address, "uuid": "", "name": "", "memory_total_mib": 97887.0} for address in SERVING]
+    found: list[dict[str, Any]] = [
+        {"event": "start", "source": "NVML", "boot_id": BOOT_ID, "interval_s": 0.25, "gpus": gpus}
+    ]
+    for rank in range(len(SERVING)):
+        title = f"sglang::scheduler_TP{rank}"
+        process = {"pid": 4101 + rank, "name": "python3", "title": title, "parents": [4100], "serves": True}
+        found.append({"event": "process", **process, "cgroup": "/lxc/129/ns/system.slice/sglang-qwen.service"})
+    for number in range(8):
+        rows = [
+            {
+                "pci": address,
+                "activity_percent": None if address in untold else 0.0 if address in idle else 93.0,
+                "memory_used_mib": 74210.0,
+                "power_w": 80.0 if address in idle else 410.0,
+                "processes": [{"pid": 4101 + rank, "memory_mib": 73600.0}],
+            }
+            for rank, address in enumerate(SERVING)
+        ]
+        found.append({"event": "sample", "at_s": number * 0.25, "gpus": rows})
+    found.append({"event": "end", "samples": 8, "reason": "duration"})
+    return [json.dumps(event) for event in found]
+
+
 def _arm(name: str, ending: str, devices: Sequence[str]) -> dict[str, Any]:
     """Give one all-reduce arm's event: a right one from the clean run, a hanging one from the planted hang."""
     clean = {event["arm"]: event for line in _lines("cuda") if (event := json.loads(line))["event"] == "allreduce"}
-    hang = next(event for line in _lines("fault-a-rank-that-hangs") if (event := json.loads(line))["event"] == "allreduce")
+    hang = next(
+        event for line in _lines("fault-a-rank-that-hangs") if (event := json.loads(line))["event"] == "allreduce"
+    )
     event = copy.deepcopy(hang if ending == "hang" else clean[name])
     if ending == "hang":
         event |= {"arm": name, "environment": clean[name]["environment"], "unset": clean[name]["unset"]}

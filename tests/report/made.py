@@ -1,4 +1,4 @@
-"""Recordings for the tests of what people look at: two GPUs that are right, two with a corrupt pair, sixteen with faults."""
+"""Recordings for the tests of reports: two GPUs that are right, two with a corrupt pair, sixteen with faults."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ def gathered(cuda: list[str]) -> dict[str, Any]:
 
 
 def sixteen() -> tuple[list[str], list[str]]:
-    """Give the addresses of sixteen GPUs, and events: one pair corrupt, one that hangs, one without access, one unseen."""
-    addresses = [f"{bus:02x}:00.0" for bus in range(0x10, 0x110, 0x10)][:15] + ["08:00.0"]
-    addresses.sort()
+    """Give the addresses of sixteen GPUs, and events: a pair that is corrupt both ways, and one that is unseen."""
+    addresses = ["08:00.0", *(f"{bus:02x}:00.0" for bus in range(0x10, 0x100, 0x10))]
     template = [json.loads(line) for line in lines("cuda")]
     pairs = [event for event in template if event["event"] == "pair" and event["src"].endswith("06.0")]
     kept: list[dict[str, Any]] = []
@@ -100,5 +99,7 @@ def made_hosts() -> Mapping[str, RecordedHost]:
 def all_hosts() -> Recording:
     """Give the made hosts beside the reference host, two H200s, and a host that nobody reached."""
     reference, real = read_recording(REFERENCE), read_recording(TWO_GPUS)
-    lost = Capture("lost", "ssh root@192.0.2.66", (), {}, ("UnreachableError", "lost: ssh said: no route to host", "ping it"))
+    lost = Capture(
+        "lost", "ssh root@192.0.2.66", (), {}, ("UnreachableError", "lost: ssh said: no route to host", "ping it")
+    )
     return Recording({**reference.hosts, **real.hosts, **made_hosts(), "lost": RecordedHost({}, lost)})

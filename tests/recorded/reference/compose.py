@@ -12,7 +12,9 @@ from pathlib import Path
 from pytest_gpuinfra.host_facts import UNIT_PROPERTIES
 from pytest_gpuinfra.inventory import read_inventory
 from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.service_requests import requests_on_host
 from tests.recorded.made_host import MadeFunction, MadeHost
+from tests.recorded.reference.serving import serving_answers
 
 HERE = Path(__file__).parent
 _MEM32, _MEM64 = 0x40200, 0x14220C
@@ -111,6 +113,8 @@ def reference_host() -> MadeHost:
                 "[IO_PAGE_FAULT domain=0x0022 address=0x34000010000 flags=0x0020]",
             ),
         ],
+        asked=requests_on_host(read_inventory(HERE / "gpuinfra.toml").hosts["node-a"]),
+        answered=serving_answers(),
         commands={
             "nvidia-smi -q -x": smi_xml([bus for bus in _BAR1 if int(bus, 16) < 0x80]),
             _show("gpu-iommu-identity.service"): (

@@ -1,0 +1,25 @@
+"""The verdict on a host, in words, by how its items ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def verdict_of(counts: Mapping[str, int], *, nothing_expected: bool, unknown_allowed: bool = False) -> tuple[str, str]:
+    """
+    Put a host's outcomes into words.
+
+    Returns:
+        The verdict, and its style.
+    """
+    if counts.get("failed"):
+        return "must not take traffic", "bold red"
+    if counts.get("error") and not (unknown_allowed and counts.get("passed")):
+        return "could not be judged", "bold yellow"
+    if not counts.get("passed"):
+        return "nothing observed", "bold yellow"
+    if counts.get("error"):
+        return "nothing wrong seen, not all was", "yellow"
+    if nothing_expected:
+        return "nothing wrong seen, nothing expected", "green"
+    return "may take traffic", "bold green"

@@ -1,0 +1,597 @@
+"""The reference host's container and service: each check seen failing, and ERROR where its source is unreadable."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+from pytest_gpuinfra.inventory import read_inventory
+from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.suites_path import suites_path
+from tests.plugin.conftest import REFERENCE, Judged, judge_recording
+from tests.recorded.reference.compose import reference_host
+from tests.recorded.reference.serving import (
+    BY_SITE,
+    BY_UNIT,
+    NOW,
+    STARTED_S,
+    UNIT,
+    UP_S,
+    block,
+    data,
+    device,
+    file,
+    process,
+    said,
+    smi,
+)
+
+Answers: TypeAlias = dict[str, Any]
+Change: TypeAlias = Callable[[Answers], None]
+SUITES = ("test_container_state.py", "test_service_unit.py", "test_service_drift.py")
+NOTHING = {"e": "EACCES: Permission denied"}
+SERVED = "--tp 4 --mem-fraction-static 0.75 --speculative-algorithm NEXTN --port 30000"
+VARIABLE = "test_variable_is_in_effect_in_every_process"
+
+
+def _set(*path: str, to: Any) -> Change:
+    def change(answers: Answers) -> None:
+        node = answers
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] = to
+
+    return change
+
+
+def _without(*path: str) -> Change:
+    def change(answers: Answers) -> None:
+        node = answers
+        for key in path[:-1]:
+            node = node[key]
+        del node[path[-1]]
+
+    return change
+
+
+def _shows(**values: str) -> Change:
+    def change(answers: Answers) -> None:
+        show = answers["service"][""]["show"]
+        shown = dict(line.partition("=")[::2] for line in show["t"].splitlines()) | values
+        show["t"] = "".join(f"{key}={value}\n" for key, value in shown.items())
+
+    return change
+
+
+def _all(*changes: Change) -> Change:
+    def change(answers: Answers) -> None:
+        for one in changes:
+            one(answers)
+
+    return change
+
+
+def _logs(message: str, priority: str = "6") -> Change:
+    def change(answers: Answers) -> None:
+        line = json.dumps({"message": message, "priority": priority, "pid": "500"})
+        answers["service"][""]["journal"]["t"] += "\n" + line
+
+    return change
+
+
+def _unit_text(old: str, new: str, changed_s: float = -86400.0) -> Change:
+    def change(answers: Answers) -> None:
+        text = answers["service"][f"file {UNIT}"]["text"]["t"]
+        assert old in text
+        answers["service"][f"file {UNIT}"] = file(text.replace(old, new), changed_s)
+
+    return change
+
+
+def _argv(old: str, new: str) -> Change:
+    def change(answers: Answers) -> None:
+        seen = json.loads(answers["service"]["process 412"]["argv"]["t"])
+        seen["argv"] = [new if word == old else word for word in seen["argv"]]
+        answers["service"]["process 412"]["argv"] = data(**seen)
+
+    return change
+
+
+def _rank(number: int, environ: bytes, opened: list[str] | None = None) -> Change:
+    def change(answers: Answers) -> None:
+        name = f"process {500 + number}"
+        files = json.loads(answers["service"][name]["opened"]["t"]) if opened is None else opened
+        answers["service"][name] = process(500 + number, 412, [f"sglang::scheduler_TP{number}"], environ, files)
+
+    return change
+
+
+def _ranks_share_nothing(answers: Answers) -> None:
+    for number in range(4):
+        answers["service"][f"process {500 + number}"]["opened"] = {"t": json.dumps([f"/dev/shm/nccl-own{number}"])}
+
+
+DROP_IN = "/etc/systemd/system/sglang-qwen.service.d/override.conf"
+ADDED = {
+    "directory /etc/systemd/system/sglang-qwen.service.d": {"names": {"t": "override.conf"}},
+    f"drop-in {DROP_IN}": file("[Service]\nEnvironment=NCCL_PROTO=Simple\n"),
+}
+LATE = STARTED_S + 60
+
+WRONG: dict[str, tuple[Change, list[str]]] = {
+    "container stopped to the host": (
+        _set("container", "", "state", to=said("status: stopped\n")),
+        ["test_container_runs[]"],
+    ),
+    "container does not start at boot": (
+        _set("container", "", "config", to=said("hostname: serve\n")),
+        ["test_container_starts_at_boot[]"],
+    ),
+    "container restarted": (
+        _set("inside_boot", "", "init", "t", to="1 (systemd) S 0 " + "0 " * 17 + "900000 1\n"),
+        ["test_container_was_started_with_its_host[]"],
+    ),
+    "uvm tools missing": (
+        _without("inside_dev", "nvidia-uvm-tools"),
+        ["test_container_has_the_device_node[/dev/nvidia-uvm-tools]"],
+    ),
+    "uvm of another major": (
+        _set("inside_dev", "nvidia-uvm", to=device(511, 0)),
+        ["test_device_node_has_its_drivers_major[/dev/nvidia-uvm]"],
+    ),
+    "node of a GPU missing": (
+        _without("inside_dev", "nvidia3"),
+        ["test_container_has_the_node_of_its_gpu[71:00.0]"],
+    ),
+    "one GPU less inside": (
+        _set("inside_driver", "", "smi", to=said(smi(buses=("01", "11", "61")))),
+        ["test_container_sees_exactly_its_gpus[]"],
+    ),
+    "another order inside": (
+        _set("inside_driver", "", "smi", to=said(smi(buses=("11", "01", "61", "71")))),
+        ["test_container_sees_exactly_its_gpus[]", "test_gpus_have_the_same_order_on_both_sides[]"],
+    ),
+    "another driver inside": (
+        _set("inside_driver", "", "smi", to=said(smi("575.57.08"))),
+        ["test_driver_version_is_the_same_on_both_sides[]"],
+    ),
+    "libraries of another driver": (
+        _set("inside_driver", "", "/usr/lib/x86_64-linux-gnu", to={"t": "libcuda.so.575.57.08"}),
+        ["test_driver_libraries_fit_the_kernel_module[]"],
+    ),
+    "64 MiB of shared memory": (
+        _set("inside_space", "", "/dev/shm", to=data(size=67108864, available=67108864)),
+        ["test_shared_memory_is_large_enough[]"],
+    ),
+    "low limits": (
+        _set(
+            "service",
+            "process 412",
+            "limits",
+            to={"t": "Limit  Soft\nMax locked memory  8388608  8388608  bytes\nMax open files  1024  1024  files\n"},
+        ),
+        ["test_locked_memory_limit_is_high_enough[]", "test_open_file_limit_is_high_enough[]"],
+    ),
+    "model not mounted": (
+        _set("inside_boot", "", "mounts", to={"t": "rpool / zfs rw 0 0\nproc /proc proc rw 0 0\n"}),
+        ["test_path_is_mounted[/shared]"],
+    ),
+    "dead mount": (
+        _set("inside_mounted", "", "/shared", to={"t": json.dumps({"README": "ESTALE: Stale file handle"})}),
+        ["test_files_of_the_path_are_readable[/shared]"],
+    ),
+    "disk full": (
+        _set("inside_space", "", "/", to=data(size=68719476736, available=1048576)),
+        ["test_disk_has_space_left[/]"],
+    ),
+    "failed unit inside": (
+        _set("inside_failed_units", "", "list", to=said("shared.mount loaded failed failed /shared\n")),
+        ["test_no_unit_has_failed[container]"],
+    ),
+    "failed unit on the host": (
+        _set("host_failed_units", "", "list", to=said("\u25cf zfs-mount.service loaded failed failed Mount\n")),
+        ["test_no_unit_has_failed[host]"],
+    ),
+    "activating": (
+        _shows(ActiveState="activating", SubState="auto-restart", NRestarts="7"),
+        ["test_service_is_active[]", "test_service_was_not_restarted_by_systemd[]"],
+    ),
+    "not enabled": (_shows(UnitFileState="disabled"), ["test_service_starts_at_boot[]"]),
+    "not ordered": (
+        _shows(After="sysinit.target"),
+        ["test_service_is_ordered[after-network-online.target]"],
+    ),
+    "unknown key": (
+        _set(
+            "service", "", "verify", to=said("", 1, f"{UNIT}:9: Unknown key 'Restrt' in section [Service], ignoring.\n")
+        ),
+        ["test_unit_file_verifies[]"],
+    ),
+    "killed for memory": (
+        _logs("sglang-qwen.service: A process of this unit has been killed by the OOM killer."),
+        ["test_service_was_not_killed_for_memory[]"],
+    ),
+    "traceback": (_logs("Traceback (most recent call last):"), ["test_no_error_in_the_services_log[]"]),
+    "another engine": (
+        lambda answers: [
+            answers["service"].__setitem__(name, process(int(name.split()[1]), 412, ["vllm::x"], block(BY_UNIT), []))
+            for name in list(answers["service"])
+            if name.startswith("process 5")
+        ]
+        and answers["service"].__setitem__(
+            "process 412",
+            process(
+                412,
+                1,
+                f"/usr/bin/python3 /usr/bin/vllm serve m {SERVED}".split(),
+                block(BY_UNIT),
+                [],
+            ),
+        ),
+        ["test_engine_is_the_expected_one[]", "test_every_rank_runs[]"],
+    ),
+    "another Python": (
+        lambda answers: answers["service"].__setitem__(
+            "python",
+            {
+                "startup": data(
+                    **{**json.loads(answers["service"]["python"]["startup"]["t"]), "executable": "/opt/venv/bin/python"}
+                )
+            },
+        ),
+        ["test_python_is_the_expected_one[]"],
+    ),
+    "one rank less": (_without("service", "process 503"), ["test_every_rank_runs[]"]),
+    "ranks over P2P": (_ranks_share_nothing, ["test_ranks_use_the_expected_transport[]"]),
+    "edited and reloaded": (
+        _unit_text("NCCL_PROTO=LL", "NCCL_PROTO=LL128", LATE),
+        ["test_running_process_is_newer_than_its_files[]", "test_unit_file_equals_the_users_copy[]"],
+    ),
+    "touched": (
+        _all(_unit_text("Restart=", "Restart=", LATE), _shows(NeedDaemonReload="yes")),
+        ["test_no_reload_is_pending[]", "test_running_process_is_newer_than_its_files[]"],
+    ),
+    "drop-in in a new directory": (
+        lambda answers: answers["service"].update(ADDED),
+        ["test_drop_ins_equal_the_users_copies[]", "test_no_reload_is_pending[]"],
+    ),
+    "sitecustomize changed": (
+        lambda answers: answers["service"].__setitem__(
+            "python",
+            {
+                "startup": data(
+                    **{
+                        **json.loads(answers["service"]["python"]["startup"]["t"]),
+                        "environ": dict(BY_UNIT),
+                        "times": {"sitecustomize": NOW - UP_S + LATE},
+                    }
+                )
+            },
+        ),
+        ["test_running_process_is_newer_than_its_files[]", *(f"{VARIABLE}[{name}]" for name in BY_SITE)],
+    ),
+    "unset in the main process": (
+        _all(
+            _set("service", "process 412", to=process(412, 1, ["/usr/bin/python3", "x"], block(BY_UNIT), [])),
+            _set(
+                "service",
+                "process 412",
+                "environ",
+                to=data(size=50, leading_nul=0, odd=0, empty=0, values={**BY_UNIT, "NCCL_PROTO": "Simple"}),
+            ),
+            _set(
+                "service", "process 412", "argv",
+                to=data(
+                    argv=f"/usr/bin/python3 -m sglang.launch_server {SERVED}".split(),
+                    trailing_nul=1,
+                ),
+            ),
+            lambda answers: answers["service"].__setitem__(
+                "python",
+                {
+                    "startup": data(
+                        **{
+                            **json.loads(answers["service"]["python"]["startup"]["t"]),
+                            "environ": {**BY_UNIT, **BY_SITE, "NCCL_PROTO": "Simple"},
+                        }
+                    )
+                },
+            ),
+        ),
+        [f"{VARIABLE}[NCCL_PROTO]"],
+    ),
+    "other value in one rank": (
+        _rank(2, b"\0\0\0x\0NCCL_P2P_DISABLE=0\0"),
+        [f"{VARIABLE}[NCCL_P2P_DISABLE]"],
+    ),
+    "other argument": (_argv("0.75", "0.9"), ["test_argument_is_in_effect[mem-fraction-static]"]),
+}  # fmt: skip
+
+UNREADABLE: dict[str, tuple[Change, list[str]]] = {
+    "no pct": (
+        _set("container", "", to={"state": {"e": "ENOENT: No such file"}, "config": {"e": "ENOENT: No such file"}}),
+        ["test_container_runs[]", "test_container_starts_at_boot[]"],
+    ),
+    "configuration locked": (
+        _set("container", "", "config", to=said("", 2, "can't lock file")),
+        ["test_container_starts_at_boot[]"],
+    ),
+    "container not entered": (
+        lambda answers: (
+            [answers.pop(name) for name in list(answers) if name.startswith(("inside_", "service"))]
+            and answers.__setitem__("inside", {"": {"session": {"e": "exit status 255: container '129' not running!"}}})
+        ),
+        ["*"],
+    ),
+    "init unreadable": (
+        _set("inside_boot", "", "init", to=NOTHING),
+        ["test_container_was_started_with_its_host[]"],
+    ),
+    "nodes unreadable": (
+        _set("inside_dev", "nvidia0", to={".": NOTHING}),
+        ["test_container_has_the_device_node[*]", "test_device_node_has_[*]", "test_container_has_the_node_[*]"],
+    ),
+    "uvm not loaded": (
+        _set("host_majors", "", "devices", to={"t": "Character devices:\n195 nvidia\n\nBlock devices:\n"}),
+        [
+            "test_device_node_has_its_drivers_major[/dev/nvidia-uvm]",
+            "test_device_node_has_its_drivers_major[/dev/nvidia-uvm-tools]",
+        ],
+    ),
+    "GPU not known to the driver": (
+        _without("host_gpus", "0000:61:00.0"),
+        ["test_container_has_the_node_of_its_gpu[61:00.0]"],
+    ),
+    "container lost its GPUs": (
+        _set("inside_driver", "", "smi", to=said("Failed to initialize NVML: Unknown Error\n", 255)),
+        [
+            "test_container_sees_exactly_its_gpus[]",
+            "test_gpus_have_the_same_order_on_both_sides[]",
+            "test_driver_version_is_the_same_on_both_sides[]",
+        ],
+    ),
+    "no libraries": (
+        _set("inside_driver", "", "/usr/lib/x86_64-linux-gnu", to={"e": "ENOENT: No such file"}),
+        ["test_driver_libraries_fit_the_kernel_module[]"],
+    ),
+    "no shared memory": (
+        _set("inside_space", "", "/dev/shm", to={"e": "ENOENT: No such file"}),
+        ["test_shared_memory_is_large_enough[]"],
+    ),
+    "limits unreadable": (
+        _set("service", "process 412", "limits", to=NOTHING),
+        ["test_locked_memory_limit_is_high_enough[]", "test_open_file_limit_is_high_enough[]"],
+    ),
+    "mounts unreadable": (_set("inside_boot", "", "mounts", to=NOTHING), ["test_path_is_mounted[/shared]"]),
+    "model folder empty": (
+        _set("inside_mounted", "", "/shared", to={"t": "{}"}),
+        ["test_files_of_the_path_are_readable[/shared]"],
+    ),
+    "disk not there": (
+        _set("inside_space", "", "/", to={"e": "ENOENT: No such file"}),
+        ["test_disk_has_space_left[/]"],
+    ),
+    "no systemd inside": (
+        _set("inside_failed_units", "", "list", to=said("", 1, "Failed to connect to bus: No such file")),
+        ["test_no_unit_has_failed[container]"],
+    ),
+    "no such unit": (
+        _shows(LoadState="not-found", ActiveState="inactive", SubState="dead"),
+        ["service", "drift"],
+    ),
+    "systemctl says nothing": (_set("service", "", "show", to=said("")), ["service", "drift"]),
+    "no systemd-analyze": (_set("service", "", "verify", to=NOTHING), ["test_unit_file_verifies[]"]),
+    "journal unreadable": (
+        _set("service", "", "journal", to=said("", 1, "No journal files were opened due to insufficient permissions.")),
+        ["test_service_was_not_killed_for_memory[]", "test_no_error_in_the_services_log[]"],
+    ),
+    "journal empty": (
+        _set("service", "", "journal", to=said("")),
+        ["test_service_was_not_killed_for_memory[]", "test_no_error_in_the_services_log[]"],
+    ),
+    "engine of another name": (
+        lambda answers: (
+            [answers["service"].pop(name) for name in list(answers["service"]) if name.startswith("process 5")]
+            and answers["service"].__setitem__(
+                "process 412",
+                process(
+                    412,
+                    1,
+                    [
+                        "/usr/bin/python3",
+                        "x",
+                        "--tp",
+                        "4",
+                        "--mem-fraction-static",
+                        "0.75",
+                        "--speculative-algorithm",
+                        "NEXTN",
+                        "--port",
+                        "30000",
+                    ],
+                    block(BY_UNIT),
+                    [],
+                ),
+            )
+        ),
+        ["test_engine_is_the_expected_one[]", "test_ranks_use_the_expected_transport[]"],
+    ),
+    "Python does not start": (
+        _set("service", "python", "startup", to={"e": "exit status 1: No module named 'encodings'"}),
+        ["test_python_is_the_expected_one[]", *(f"{VARIABLE}[{name}]" for name in (*BY_SITE, "NCCL_P2P_LEVEL"))],
+    ),
+    "open files unreadable": (
+        _set("service", "process 501", "opened", to=NOTHING),
+        ["test_ranks_use_the_expected_transport[]"],
+    ),
+    "NCCL has no channel yet": (
+        lambda answers: (
+            [answers["service"][f"process {500 + number}"].__setitem__("opened", {"t": "[]"}) for number in range(4)]
+            and None
+        ),
+        ["test_ranks_use_the_expected_transport[]"],
+    ),
+    "unit file unreadable": (
+        _set("service", f"file {UNIT}", "text", to=NOTHING),
+        ["drift-of-files", f"{VARIABLE}[*]", "test_unit_file_verifies[]"],
+    ),
+    "environments unreadable": (
+        lambda answers: (
+            [
+                node.__setitem__("environ", NOTHING)
+                for name, node in answers["service"].items()
+                if name.startswith("process")
+            ]
+            and None
+        ),
+        [f"{VARIABLE}[*]"],
+    ),
+    "main process renamed": (
+        _set(
+            "service",
+            "process 412",
+            to=process(412, 1, ["sglang::launcher"], b"\0\0\0x\0LANG=C\0", []),
+        ),
+        ["test_argument_is_in_effect[*]", f"{VARIABLE}[*]"],
+    ),
+}
+
+DRIFT_OF_FILES = (
+    "test_unit_file_equals_the_users_copy",
+    "test_drop_ins_equal_the_users_copies",
+    "test_no_reload_is_pending",
+    "test_running_process_is_newer_than_its_files",
+)
+
+
+def alias(name: str) -> str:
+    """Make a host's alias of a fault's name."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def is_of(item: str, patterns: list[str], names: dict[str, str]) -> bool:
+    """Tell whether an item is one of those named: itself, "x[*]" for all targets of x, or a suite of it."""
+    for pattern in patterns:
+        if pattern == "*" or item == pattern or (pattern.endswith("[*]") and item.startswith(pattern[:-3])):
+            return True
+        if pattern == "drift-of-files" and item.startswith(DRIFT_OF_FILES):
+            return True
+        if (
+            pattern in ("service", "drift")
+            and f"test_service_{'unit' if pattern == 'service' else 'drift'}" in names[item]
+        ):
+            return True
+        if pattern == "service" and "limit" in item:
+            return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """Judge every made answer by the reference inventory, in one run."""
+    spec = read_inventory(REFERENCE / "gpuinfra.toml").hosts["node-a"]
+    declared = spec.model_dump(mode="json", exclude_defaults=True)
+    host = reference_host()
+    right = host.capture("right", spec.expect)
+    recorded = {"right": RecordedHost(declared, right)}
+    for name, (change, _) in {**WRONG, **UNREADABLE}.items():
+        answers = copy.deepcopy(dict(right.answers))
+        change(answers)
+        capture = type(right)(**{**vars(right), "alias": alias(name), "answers": answers})
+        recorded[alias(name)] = RecordedHost(declared, capture)
+    directory = tmp_path_factory.mktemp("judged")
+    write_recording(directory / "made.json", Recording(recorded))
+    return judge_recording(directory, "made.json", *(str(suites_path() / "serving" / name) for name in SUITES))
+
+
+def test_service_of_the_reference_host_is_right_in_every_check(judged: Judged) -> None:
+    """Everything that the inventory expects of container and service is judged, and right."""
+    outcomes = judged.of_host("right")
+    assert [outcomes.messages[name] for name in outcomes.ended("failed", "error")] == []
+    assert outcomes.ended("skipped") == []
+    assert len(outcomes.ended("passed")) > 50
+
+
+def test_every_check_is_seen_failing_and_unreadable(judged: Judged) -> None:
+    """No check of these suites is one that never fails, or that passes on silence."""
+    tests = {name.partition("[")[0] for name in judged.of_host("right").outcomes}
+    failing = {one.partition("[")[0] for _, names in WRONG.values() for one in names}
+    unreadable = {one.partition("[")[0] for name in UNREADABLE for one in judged.of_host(alias(name)).ended("error")}
+    assert tests == failing
+    assert tests - unreadable == set()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_check_fails_for_its_fault_and_for_no_other(name: str, judged: Judged) -> None:
+    """Each check is seen failing on an answer that is wrong in just this, and says so alone."""
+    outcomes = judged.of_host(alias(name))
+    shown = "\n".join(outcomes.messages[one] for one in outcomes.ended("failed", "error"))
+    assert outcomes.ended("failed") == sorted(WRONG[name][1]), shown
+    hidden = {
+        "node of a GPU missing": [],
+        "uvm tools missing": ["test_device_node_has_its_drivers_major[/dev/nvidia-uvm-tools]"],
+        "sitecustomize changed": [],
+        "one rank less": [],
+        "another engine": ["test_ranks_use_the_expected_transport[]"],
+    }
+    assert outcomes.ended("error") == hidden.get(name, []), shown
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_unreadable_source_is_error_and_never_pass(name: str, judged: Judged) -> None:
+    """What cannot be read ends in ERROR for every check that needs it, and for no other."""
+    outcomes = judged.of_host(alias(name))
+    files = {
+        result["id"].rpartition("::")[2].replace(f"[{alias(name)}-", "[").replace(f"[{alias(name)}]", "[]"): result[
+            "id"
+        ]
+        for result in judged.recording["results"]  # type: ignore[attr-defined]
+        if result["host"] == alias(name)
+    }
+    errors = outcomes.ended("error")
+    shown = "\n".join(outcomes.messages[one] for one in errors)
+    assert errors
+    assert [one for one in errors if not is_of(one, UNREADABLE[name][1], files)] == [], shown
+    assert [p for p in UNREADABLE[name][1] if not any(is_of(one, [p], files) for one in errors)] == [], shown
+
+
+def test_message_of_a_drift_is_a_unified_diff(judged: Judged) -> None:
+    """What the copy says, what is deployed, and what the running process has."""
+    messages = judged.of_host(alias("edited and reloaded")).messages
+    copy_drift = messages["test_unit_file_equals_the_users_copy[]"]
+    assert "--- expected: deploy/sglang-qwen.service" in copy_drift
+    assert "-Environment=NCCL_PROTO=LL\n" in copy_drift
+    assert "+Environment=NCCL_PROTO=LL128" in copy_drift
+    running = messages["test_running_process_is_newer_than_its_files[]"]
+    assert f"{UNIT} was changed 60.0 s after the process started" in running
+    assert "-NCCL_PROTO=LL128" in running
+    assert "+NCCL_PROTO=LL\n" in running
+
+
+def test_message_of_a_variable_names_process_witness_and_layer(judged: Judged) -> None:
+    """Who has which value, who says so, and who set it."""
+    message = judged.of_host(alias("other value in one rank")).messages[f"{VARIABLE}[NCCL_P2P_DISABLE]"]
+    assert "502 (sglang::scheduler_TP2): '0' (its own environment)" in message
+    assert "412 (/usr/bin/python3" in message
+    assert f"set by unit {UNIT}" in message
+    evidence = judged.of_host(alias("sitecustomize changed")).messages[f"{VARIABLE}[NCCL_ALGO]"]
+    assert "not set" in evidence
+
+
+def test_container_that_was_not_entered_is_said_with_what_to_do(judged: Judged) -> None:
+    """The tool's own words."""
+    messages = judged.of_host(alias("container not entered")).messages
+    assert "container '129' not running!" in messages["test_service_is_active[]"]
+
+
+def test_recorded_answers_hold_no_variable_beside_the_list() -> None:
+    """LANG of the service was on the target and is not here."""
+    spec = read_inventory(REFERENCE / "gpuinfra.toml").hosts["node-a"]
+    answers = reference_host().capture("a", spec.expect).answers
+    assert "NCCL_PROTO" in json.dumps(answers["service"])
+    assert "C.UTF-8" not in json.dumps(answers)
