@@ -7,6 +7,7 @@ so is a fact that cannot be observed any more, and a check that is not judged an
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -197,8 +198,26 @@ def _facts(alias: str, old: HostSnapshot, new: HostSnapshot, allowed: _Allowed) 
         if before == after:
             same += 1
         else:
-            changes.append(Change(alias, "fact", name, before, after, weight))
+            changes.append(Change(alias, "fact", name, *_told(before, after), weight, _difference(before, after)))
     return changes, same
+
+
+def _told(before: str | None, after: str | None) -> tuple[str | None, str | None]:
+    """Give two values as they are shown: of a whole file, its number of lines."""
+    first, second = (
+        f"{len(value.splitlines())} lines" if value is not None and "\n" in value else value
+        for value in (before, after)
+    )
+    return first, second
+
+
+def _difference(before: str | None, after: str | None) -> str:
+    """Tell which lines of a file differ; "" for other values."""
+    if "\n" not in f"{before}{after}":
+        return ""
+    lines = difflib.unified_diff((before or "").splitlines(), (after or "").splitlines(), lineterm="", n=0)
+    found = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    return "; ".join(found[:8]) + (f"; and {len(found) - 8} more lines" if len(found) > 8 else "")
 
 
 def _weigh(alias: str, name: str, after: str | None, allowed: _Allowed) -> Weight:

@@ -93,6 +93,6 @@ def command_evidence(where: str, result: CommandResult) -> Evidence:
 
 def observed_testinfra(connection: Connection, observe: Callable[[Evidence], None]) -> testinfra.host.Host:
     """Give testinfra's `Host` over a connection; what its commands print becomes evidence of the test that runs."""
-    from pytest_gpuinfra.connection.testinfra import host_over
+    from pytest_gpuinfra.connection.testinfra import host_over  # noqa: PLC0415  # testinfra is not light
 
     return host_over(connection, on_result=lambda result: observe(command_evidence(connection.name, result)))

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pytest_gpuinfra.containers import FORMS, parse_container
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address
+from pytest_gpuinfra.target.probe_mask import mask_text
 
 PciAddress = Annotated[str, AfterValidator(normalise_pci_address)]
 Word = Annotated[
@@ -144,8 +145,6 @@ class ServiceExpectation(_Model):
 
 
 def _read(base: Path, name: str) -> str:
-    from pytest_gpuinfra.target.probe_mask import mask_text
-
     try:
         return str(mask_text((base / name).read_text(encoding="utf-8")))  # type: ignore[no-untyped-call]
     except (OSError, UnicodeDecodeError) as error:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpuinfra.targets import DirectedPair
 
 _ALLOWANCE_S = 60.0
+_NO_PEERS: dict[str, Any] = {"mechanisms": (), "simultaneous": (), "chains": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class GpuRunSettings:
         python: The Python that has torch, for torch_program; None for the target's python3.
         service_environment: NCCL variables of the running service, for the arm "service"; None if unknown.
         nccl_paths: Files of libnccl to try first: the service's own.
+        peers: Whether peer copies are tried at all. Where the inventory expects them to be blocked they are not:
+            each refused access would stand in the kernel's log as a fault.
     """
 
     devices: tuple[str, ...]
@@ -49,6 +52,7 @@ class GpuRunSettings:
     python: str | None = None
     service_environment: Mapping[str, str] | None = None
     nccl_paths: tuple[str, ...] = ()
+    peers: bool = True
 
     def arm_plans(self) -> tuple[ArmPlan, ...]:
         """Give the arms: those over all devices first, then those over subsets."""
@@ -159,6 +163,7 @@ class GpuRuns:
             devices=self.settings.devices or None,
             arms=self.settings.arm_plans(),
             nccl_paths=self.settings.nccl_paths,
+            **({} if self.settings.peers else _NO_PEERS),
         )
         return self._run("cuda", plan)
 
@@ -172,7 +177,7 @@ class GpuRuns:
         """
         plan = GpuPlan(
             devices=self.settings.devices or None,
-            mechanisms=("torch_copy",),
+            mechanisms=("torch_copy",) if self.settings.peers else (),
             simultaneous=(),
             chains=(),
             sizes=(4096, 1 << 20, 64 << 20),

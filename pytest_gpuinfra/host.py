@@ -114,7 +114,7 @@ class GpuHost:
             container,
             self.facts.container,
             lambda: connect_container(self.connection, container),
-            lambda piece: self.observe(piece),
+            self._observed,
         )
 
     @property
@@ -130,7 +130,11 @@ class GpuHost:
     @cached_property
     def testinfra(self) -> testinfra.host.Host:
         """testinfra's `Host` on it: service, file, process, package, sysctl, socket, mount_point, ..."""
-        return observed_testinfra(self.connection, lambda piece: self.observe(piece))
+        return observed_testinfra(self.connection, self._observed)
+
+    def _observed(self, piece: Evidence) -> None:
+        """Hand evidence to the test that runs now; `observe` is another function for each."""
+        self.observe(piece)
 
     def run(
         self,

@@ -178,7 +178,13 @@ class Run:
         arms = ("shm",) if host.expect.peer_access in ("blocked", "any") else ("shm", "p2p")
         return GpuRuns(
             host.alias,
-            GpuRunSettings(host.computing_gpus, arms, self.settings.subsets, self.settings.python),
+            GpuRunSettings(
+                host.computing_gpus,
+                arms,
+                self.settings.subsets,
+                self.settings.python,
+                peers=host.expect.peer_access != "blocked",
+            ),
             connection=lambda: host.connection,
             host_connection=lambda: host.connection,
             baseline=lambda: host.facts.kernel_log,

@@ -94,7 +94,7 @@ class ServiceFacts:
 
     @cached_property
     def files(self) -> tuple[FileOfUnit, ...]:
-        """The unit file, then its drop-ins in the order in which they count, systemd's and those that it does not know."""
+        """The unit file, then its drop-ins in the order in which they count, also those that systemd has not read."""
         found = [
             self._file(entry, node) for entry, node in self.tree.items() if entry.startswith(("file ", "drop-in "))
         ]
@@ -143,6 +143,9 @@ class ServiceFacts:
         """
         nodes = {entry: node for entry, node in self.tree.items() if entry.startswith("process ")}
         found = [parse_process(int(entry.partition(" ")[2]), node) for entry, node in nodes.items()]
+        counted = self.tree[""].get("processes")
+        if counted is not None and int(counted.text or "0") > len(nodes):
+            raise FactUnavailable(self.unit_name, f"only {len(nodes)} of its {counted.text} processes were read")
         processes = sorted((process for process in found if process is not None), key=lambda process: process.pid)
         if not processes:
             state = f"{self.state.active_state} ({self.state.sub_state})"
@@ -179,7 +182,7 @@ class ServiceFacts:
 
     @cached_property
     def changed_at(self) -> Mapping[str, float]:
-        """When what the main process was started from was last changed, by path: unit, drop-ins, environment files, site."""
+        """When what the main process was started from was last changed, by path, in seconds since the epoch."""
         times = {file.path: file.changed_at for file in self.files}
         for file in self.state.environment_files:
             node = self.tree.get(f"environment {file.path}")

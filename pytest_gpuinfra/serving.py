@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -127,6 +128,7 @@ class Serving:
         self._tunnel: Tunnel | None = None
         self._transport: RecordingTransport | None = None
         self._asked: dict[str, Asked] = {}
+        self._models_at: float | None = None
         self._lock = threading.RLock()
 
     @cached_property
@@ -208,7 +210,23 @@ class Serving:
     @cached_property
     def models(self) -> ModelList:
         """The model list."""
-        return self.ready().models()
+        endpoint = self.ready()
+        self._models_at = time.time()
+        return endpoint.models()
+
+    @property
+    def models_at(self) -> float:
+        """
+        When the model list was asked for, seconds since the epoch by the controller's clock; as it was, in a replay.
+
+        Raises:
+            FactUnavailable: The recording does not hold it.
+        """
+        _ = self.models
+        at = self._models_at if self._recorded is None else self._recorded.get("models_at")
+        if at is None:
+            raise FactUnavailable("time of the model list", "the recording does not hold it", remedy="run on the host")
+        return float(at)
 
     @cached_property
     def engine(self) -> EngineFacts:
@@ -266,9 +284,10 @@ class Serving:
             return _throughput(self._recorded, streams)
         with self._lock:
             if streams not in self._throughput:
-                self._throughput[streams] = measure_throughput(
-                    self.ready(), streams=streams, requests=max(8, 4 * streams)
-                )
+                endpoint = self.ready()
+                with self._transport.unrecorded() if self._transport else nullcontext():
+                    measured = measure_throughput(endpoint, streams=streams, requests=max(8, 4 * streams))
+                self._throughput[streams] = measured
             return self._throughput[streams]
 
     @cached_property
@@ -301,6 +320,7 @@ class Serving:
         return {
             "address": self.endpoint.base_url,
             "readiness": asdict(self.readiness),
+            "models_at": self._models_at,
             "exchanges": list(self._transport.exchanges),
             "throughput": [asdict(self._throughput[streams]) for streams in sorted(self._throughput)],
         }

@@ -299,7 +299,7 @@ class PipeConnection:
         self.round_trips = 0
         self.sudo = sudo
         self.connect_timeout_s = connect_timeout_s
-        self._sessions = threading.BoundedSemaphore(max_sessions)
+        self.sessions = threading.BoundedSemaphore(max_sessions)
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -345,7 +345,9 @@ class PipeConnection:
             header = {"argv": argv, "program": False, "stdin_open": True, "env": None}
             stdin = b"%d\n%b%b" % (len(program), program, stdin)
             return self._job((python, "-"), header, b"", stdin, timeout_s, on_output, feed)
-        return self._job(("python3", "-"), header, b"%d\n%b" % (len(program), program), stdin, timeout_s, on_output, feed)
+        return self._job(
+            ("python3", "-"), header, b"%d\n%b" % (len(program), program), stdin, timeout_s, on_output, feed
+        )
 
     def close(self) -> None:
         self._closed = True
@@ -379,7 +381,7 @@ class PipeConnection:
         outgoing = b"".join((b"%d\n" % len(runner), runner, json.dumps(header).encode(), b"\n", program, stdin))
         exchange = _Exchange(token.encode(), on_output)
         started = time.monotonic()
-        with self._sessions:
+        with self.sessions:
             process = self._start()
             self.round_trips += 1
             try:

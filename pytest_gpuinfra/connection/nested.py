@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Protocol
 
 from pytest_gpuinfra.connection.base import (
@@ -22,6 +23,7 @@ class _Outer(Protocol):
     """What a nested connection needs of the host's."""
 
     name: str
+    sessions: threading.BoundedSemaphore
 
     def shell_argv(self, line: str) -> list[str]: ...
 
@@ -48,6 +50,7 @@ class NestedConnection(PipeConnection):
         super().__init__(f"{outer.name}/{container}", connect_timeout_s=connect_timeout_s)
         self.container = container
         self._outer = outer
+        self.sessions = outer.sessions  # sshd counts both on one connection
         self._enter_by_sudo = sudo
 
     def _session_argv(self) -> list[str]:

@@ -2,7 +2,8 @@
 Transcripts: every exchange with an endpoint, written down, and a server made of them.
 
 A transcript is a list, in the order in which the exchanges ended, of
-    {"method": str, "path": str, "request": str, "status": int, "headers": {name: value}, "pieces": [str], "took_s": float}
+    {"method": str, "path": str, "request": str, "status": int, "headers": {name: value}, "pieces": [str],
+     "took_s": float}
 or, where there was no whole answer, with "failed": name of httpx's exception and "reason" beside what had come by then.
 Bytes that are no UTF-8 stand as backslash escapes. The API key is masked; it travels in a header that is not kept.
 """

@@ -1,7 +1,8 @@
 """
 Device nodes of GPUs under /dev, from `ls -l` or stat(2), and the majors that drivers were given.
 
-Source: stat(2), proc(5) (/proc/devices), ls(1): "crw-rw-rw- 1 root root 195, 255 Jul 21 11:50 /dev/nvidiactl", major and minor padded with blanks;
+Source: stat(2), proc(5) (/proc/devices), and ls(1): "crw-rw-rw- 1 root root 195, 255 Jul 21 11:50 /dev/nvidiactl",
+major and minor padded with blanks;
 Linux Documentation/admin-guide/devices.txt (195 is NVIDIA's; the major of nvidia-uvm is given out at module load).
 """
 

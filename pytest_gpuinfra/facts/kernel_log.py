@@ -23,6 +23,8 @@ from pytest_gpuinfra.facts.reading import Node, Reading
 __all__ = ["KernelLog", "KernelLogEntry", "parse_kernel_log", "parse_kernel_text", "split_kernel_line"]
 
 _FIRST_WORDS = ("Linux version ", "Booting Linux on physical CPU")
+_MISSED = re.compile(r"Missed \d+ kernel messages$|/dev/kmsg buffer overrun, some messages lost")
+"""journald's words (journald-kmsg.c) where the kernel was faster than it."""
 _DROPPED = re.compile(r"\*\* (\d+) printk messages dropped \*\*")
 
 
@@ -135,6 +137,8 @@ def _gap(entries: tuple[KernelLogEntry, ...]) -> str:
     if first.sequence != 0 and not any(entry.message.startswith(_FIRST_WORDS) for entry in entries[:8]):
         number = "" if first.sequence is None else f" (record {first.sequence})"
         return f"the beginning of this boot is missing; the first entry{number} is {first.message[:60]!r}"
+    if any(_MISSED.match(entry.message) for entry in entries):
+        return "the kernel was faster than the journal, which has missed messages"
     if any(TOO_LONG in entry.message for entry in entries):
         return "the journal does not show a message that is too long; ask for it with journalctl --all"
     return missing_sequences(entries)
@@ -145,6 +149,10 @@ def _joined(older: KernelLog, newer: KernelLog) -> KernelLog:
     begin = newer.entries[0].time_s
     if begin is None:
         return newer
-    before = tuple(entry for entry in older.entries if entry.time_s is not None and entry.time_s < begin)
+    before = tuple(
+        entry
+        for entry in older.entries
+        if _MISSED.match(entry.message) or (entry.time_s is not None and entry.time_s < begin)
+    )
     entries = before + newer.entries
     return replace(newer, entries=entries, source=f"{older.source}, then {newer.source}", gap=_gap(entries))

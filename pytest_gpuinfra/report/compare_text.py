@@ -139,7 +139,7 @@ def as_html(comparison: Comparison) -> str:
         for weight, title in _TITLES:
             rows = group(host.of(weight))
             if rows:
-                body.append(f'<h3 class="{moods[weight]}">{title}</h3><table>')
+                body.append(f'<h3 class="{moods[weight]}">{title}</h3><table class="wide">')
                 body += [f"<tr><td>{escape(name)}</td><td>{escape(what)}</td></tr>" for name, what in rows]
                 body.append("</table>")
     body += [f'<p class="dim">allowed nothing: {escape(pattern)}</p>' for pattern in comparison.unused]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Generator
 from functools import lru_cache
+from typing import TextIO
 
 import pytest
 
@@ -15,6 +17,29 @@ from pytest_gpuinfra.run import Run
 def masker_of(run: Run) -> Masker:
     """Give the masker of a run: it knows the endpoints' API keys by value."""
     return Masker(os.environ.get(name, "") for name in run.key_variables)
+
+
+class MaskedStream(io.TextIOBase):
+    """A terminal's stream that masks what goes through it; each write is a whole text."""
+
+    def __init__(self, inner: TextIO, masker: Masker) -> None:
+        super().__init__()
+        self._inner = inner
+        self._masker = masker
+
+    def write(self, text: str) -> int:
+        """Write a text, masked."""
+        self._inner.write(self._masker.text(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream below."""
+        self._inner.flush()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The stream's encoding: rich draws in ASCII where it has to."""
+        return self._inner.encoding
 
 
 class MaskedReports:

@@ -118,6 +118,7 @@ border-left-color:currentColor}.verdicts li>*{color:var(--ink)}.verdicts b.v{col
 .item p{margin:0 0 .4rem;font-weight:600}dl{display:grid;grid-template-columns:8.5rem 1fr;gap:.15rem .8rem;margin:0}
 dt{color:var(--dim)}dd{margin:0;white-space:pre-line}table{border-collapse:collapse;width:100%}
 td{border-bottom:1px solid var(--line);padding:.3rem .6rem .3rem 0;vertical-align:top}td:first-child{color:var(--dim)}
+.wide td:first-child{width:45%}
 .picture{overflow-x:auto;border:1px solid var(--line);border-radius:8px}.picture svg{display:block;max-width:none}
 summary{cursor:pointer}footer{margin-top:2rem;font-size:.85rem;color:var(--dim)}
 @media (max-width:640px){dl{grid-template-columns:1fr}dt{margin-top:.3rem}}

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 from rich.console import Console
@@ -17,7 +18,7 @@ from pytest_gpuinfra.diagnosis_text import show_findings
 from pytest_gpuinfra.endings import OBSERVING
 from pytest_gpuinfra.errors import RecordingError
 from pytest_gpuinfra.recording import write_recording
-from pytest_gpuinfra.report.masked import masker_of
+from pytest_gpuinfra.report.masked import MaskedStream, masker_of
 from pytest_gpuinfra.report.message import parse_message
 from pytest_gpuinfra.report.pair_matrix import matrix_of
 from pytest_gpuinfra.report.pair_table import pair_table
@@ -133,7 +134,7 @@ class ResultsPlugin:
         terminalreporter.section("GPU hosts", sep="=", bold=True)
         writer = self._config.get_terminal_writer()
         console = Console(
-            file=writer._file,
+            file=cast("IO[str]", MaskedStream(writer._file, masker_of(self._run))),
             width=max(80, writer.fullwidth),
             force_terminal=writer.hasmarkup,
             highlight=False,

@@ -18,6 +18,9 @@ FILE_MAX = 262144
 COMMAND_MAX = 4194304
 LOG_MAX = 8388608
 JOURNAL_FIELDS = "--output-fields=MESSAGE,PRIORITY,_SOURCE_MONOTONIC_TIMESTAMP,_BOOT_ID"
+# What the kernel said, and journald's own notes of what it was too slow to take from the kernel
+# (systemd's sd-messages.h: SD_MESSAGE_JOURNAL_MISSED).
+KERNEL_ENTRIES = ["_TRANSPORT=kernel", "+", "MESSAGE_ID=e9bf28e6e834481bb6f48f548ad13606"]
 COMMAND_TIMEOUT_S = 10.0
 
 
@@ -231,7 +234,7 @@ def read_kernel_log(limit):
     if starts_at_boot(node["kmsg"]):
         return node
     node["journal"] = run_command(
-        ["journalctl", "-k", "-b", "0", "-q", "-a", "--no-pager", "-o", "json", JOURNAL_FIELDS],
+        ["journalctl", "-b", "0", "-q", "-a", "--no-pager", "-o", "json", JOURNAL_FIELDS, *KERNEL_ENTRIES],
         limit,
         20.0,
     )

@@ -8,7 +8,8 @@ Request: {"kind": "service", "unit": str, "properties": "Id,...", "names": [vari
           "opened": [beginning of a path, ...]}
 Answer, by entry:
     ""                  show (systemctl show), verify, journal (since the unit's last start; one JSON object a line),
-                        manager (systemctl show-environment, by the list of names), paths (UnitPath), clock
+                        manager (systemctl show-environment, by the list of names), paths (UnitPath), clock,
+                        processes (how many there are; the answer holds the first 1024)
     "file PATH"         text (masked), stat: the unit file and every drop-in that systemd names
     "directory PATH"    names: each directory of drop-ins that exists for this unit, whether systemd knows it or not
     "drop-in PATH"      text, stat: what is in those directories and systemd does not name
@@ -26,6 +27,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import threading
 
 from probe_mask import allowed, filter_lines, mask_text, mask_value
@@ -50,7 +52,7 @@ UNIT_PATH = (
     "/run/systemd/system /run/systemd/generator /usr/local/lib/systemd/system /usr/lib/systemd/system "
     "/lib/systemd/system"
 )
-PROCESSES_MAX = 256
+PROCESSES_MAX = 1024
 JOURNAL_LINES = 4000
 STARTUP = """
 import json, os, sys
@@ -62,6 +64,13 @@ for name in ("sitecustomize", "usercustomize"):
         found[name] = os.path.abspath(path)
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable, "prefix": sys.prefix,
                   "files": found, "environ": dict(os.environ)}))
+"""
+BECOME = """
+import os, sys
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[1]))
+os.execv(sys.argv[3], sys.argv[3:])
 """
 _FLAGS = re.compile(r"-[EIsSOuBP]+\Z")
 
@@ -94,6 +103,7 @@ def answer_service(request):
     first["paths"] = run_command(["systemctl", "show", "--no-pager", "-p", "UnitPath"], 1 << 16, 10.0)
     read_files(answers, unit, shown, names, first["paths"])
     pids = find_processes(one(shown, "ControlGroup"))
+    first["processes"] = {"t": str(len(pids))}
     for pid in pids[:PROCESSES_MAX]:
         answers["process %d" % pid] = read_process(pid, names, request["opened"])
     main = int(one(shown, "MainPID") or 0)
@@ -112,7 +122,7 @@ def read_masked(path):
 
 
 def read_files(answers, unit, shown, names, paths):
-    known = [one(shown, "FragmentPath")] + one(shown, "DropInPaths").split()
+    known = [one(shown, "FragmentPath"), *one(shown, "DropInPaths").split()]
     for path in known:
         if path:
             answers["file " + path] = {"text": read_masked(path), "stat": read_stat(path)}
@@ -129,7 +139,7 @@ def read_files(answers, unit, shown, names, paths):
                 if path not in known:
                     answers["drop-in " + path] = {"text": read_masked(path), "stat": read_stat(path)}
     files = [value.partition(" (ignore_errors=")[0] for value in shown.get("EnvironmentFiles", []) if value]
-    for path in files + ["/etc/environment"]:
+    for path in [*files, "/etc/environment"]:
         answers["environment " + path] = {"text": read_assignments(path, names, 1 << 18), "stat": read_stat(path)}
 
 
@@ -248,16 +258,12 @@ def run_startup(pid, exe, names):
         if not _FLAGS.match(decode(word)):
             break
         flags.append(decode(word))
-    argv = [interpreter] + flags + ["-B", "-c", STARTUP]
+    argv = [interpreter, *flags, "-B", "-c", STARTUP]
     status = read_file(home + "status", 1 << 16).get("t", "")
     uid, gid = (int(re.search(r"^%s:\s+(\d+)" % key, status, re.M).group(1)) for key in ("Uid", "Gid"))
 
-    def become():
-        if os.getuid() == 0:
-            os.setgroups([])
-            os.setgid(gid)
-            os.setuid(uid)
-
+    if os.getuid() == 0 and (uid, gid) != (0, 0):
+        argv = [sys.executable, "-I", "-S", "-c", BECOME, str(uid), str(gid), *argv]
     try:
         process = subprocess.Popen(
             argv,
@@ -266,7 +272,6 @@ def run_startup(pid, exe, names):
             stderr=subprocess.PIPE,
             env=environment,
             cwd=read_link(home + "cwd").get("t", "/"),
-            preexec_fn=become,
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return refused(error)

@@ -35,9 +35,7 @@ def unexpected_gpus(rows: Iterable[DeviceExpectation], functions: PciFunctions) 
     return tuple(short_address(gpu.address) for gpu in functions.gpus if gpu.address not in named)
 
 
-def companion_functions(
-    address: str, functions: PciFunctions, groups: IommuGroups
-) -> tuple[PciFunction, ...]:
+def companion_functions(address: str, functions: PciFunctions, groups: IommuGroups) -> tuple[PciFunction, ...]:
     """Give the other functions of the same card and of the same IOMMU group, bridges left out, by address."""
     group = groups.of(address)
     members = set(group.members) if group else set()
@@ -69,9 +67,6 @@ def misbound(companions: Iterable[PciFunction], driver: str | None, companion_dr
     wrong = [
         f"{short_address(function.address)} on {function.driver or 'none'}"
         for function in companions
-        if (legal and (function.driver or "none") not in legal)
-        or (not legal and function.driver == "vfio-pci")
+        if (legal and (function.driver or "none") not in legal) or (not legal and function.driver == "vfio-pci")
     ]
-    return Misbound(
-        ", ".join(wrong), f"each on {' or '.join(legal)}" if legal else "none of them on vfio-pci"
-    )
+    return Misbound(", ".join(wrong), f"each on {' or '.join(legal)}" if legal else "none of them on vfio-pci")

@@ -16,6 +16,7 @@ from pytest_gpuinfra.facts.participation import GpuUse, Participation
 from pytest_gpuinfra.facts.pci_address import short_address
 from pytest_gpuinfra.verdict.base import Verdict
 
+_UNTOLD = "nothing tells which of the processes on the GPUs is the service's"
 _NAME_UNIT = "name the service's unit in the inventory (service), so that its processes can be told from others"
 
 
@@ -53,9 +54,7 @@ def judge_presence(seen: Participation, address: str, unit: str | None, subject:
     counts = {pid: sum(pid in (one.processes or ()) for one in gpu.samples) for pid in here}
     if here and max(counts.values()) == len(gpu.samples):
         shown = ", ".join(f"{seen.processes[pid]}{_memory_words(gpu, pid)}" for pid in here)
-        return Verdict(
-            ending="ok", subject=subject, observed=shown, expected=expected, warnings=_beside(seen, others)
-        )
+        return Verdict(ending="ok", subject=subject, observed=shown, expected=expected, warnings=_beside(seen, others))
     if here:
         observed = ", ".join(f"{seen.processes[pid]} in {n} of {len(gpu.samples)} samples" for pid, n in counts.items())
     else:
@@ -183,7 +182,7 @@ def _unreadable(seen: Participation, gpu: GpuUse | None, serving: Collection[int
     if hidden:
         return f"/proc does not show process {hidden[0].pid}, which the driver lists: look from the host"
     if seen.processes and unit is None and all(process.listens is None for process in seen.processes.values()):
-        return "nothing tells which of the processes on the GPUs is the service's"
+        return _UNTOLD
     busy = [one for one in seen.gpus if one.activity and max(one.activity) > 0]
     if not seen.processes and busy:
         return "a GPU works and the driver lists no process: look from the host, not from a container"
@@ -191,8 +190,9 @@ def _unreadable(seen: Participation, gpu: GpuUse | None, serving: Collection[int
 
 
 def _held(processes: Mapping[int, float | None], serving: Collection[int]) -> float | None:
-    values = [processes[pid] for pid in processes if pid in serving]
-    return None if None in values else float(sum(values))
+    values = [memory for pid, memory in processes.items() if pid in serving]
+    told = [memory for memory in values if memory is not None]
+    return sum(told) if len(told) == len(values) else None
 
 
 def _memory_words(gpu: GpuUse, pid: int) -> str:
@@ -210,4 +210,5 @@ def _beside(seen: Participation, others: Sequence[int]) -> tuple[str, ...]:
 
 
 def _error(subject: str, observed: str, expected: str) -> Verdict:
-    return Verdict(ending="error", subject=subject, observed=observed, expected=expected, action=_NAME_UNIT)
+    action = _NAME_UNIT if observed == _UNTOLD else "see what nvidia-smi shows of it on the host itself, then run again"
+    return Verdict(ending="error", subject=subject, observed=observed, expected=expected, action=action)

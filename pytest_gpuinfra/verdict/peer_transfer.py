@@ -43,6 +43,13 @@ def judge_transfer(
     """
     expected = "every byte right, as read back by the destination's owner"
     seen = "" if not context else "\n    " + "\n    ".join(context)
+    if transfer is None and peer_access == "blocked":
+        return Verdict(
+            ending="skip",
+            subject=subject,
+            observed='peer_access is "blocked": not tried, since each refused access would be logged as a fault',
+            expected="nothing",
+        )
     if transfer is None:
         return Verdict(
             ending="error",
@@ -81,7 +88,9 @@ def judge_capability(transfer: PeerTransfer | None, subject: str) -> Verdict:
         return Verdict(
             ending="error",
             subject=subject,
-            observed="the driver was not asked" if transfer is None else str(transfer.reason or "the driver did not say"),
+            observed="the driver was not asked"
+            if transfer is None
+            else str(transfer.reason or "the driver did not say"),
             expected="peer access offered",
             action=_UNOBSERVED,
         )
@@ -139,7 +148,11 @@ def judge_all_reduce(run: AllReduceRun | None, subject: str) -> Verdict:
         return Verdict(ending="error", subject=subject, observed=observed, expected=expected, action=_UNOBSERVED)
     if run.ending == "right" and not run.sums:
         return Verdict(
-            ending="error", subject=subject, observed=f"{observed}: no sum was made", expected=expected, action=_UNOBSERVED
+            ending="error",
+            subject=subject,
+            observed=f"{observed}: no sum was made",
+            expected=expected,
+            action=_UNOBSERVED,
         )
     return Verdict(
         ending="ok" if run.ending == "right" else "wrong",
@@ -147,7 +160,9 @@ def judge_all_reduce(run: AllReduceRun | None, subject: str) -> Verdict:
         observed=observed,
         expected=expected,
         why="a service over these GPUs by this path hangs at its start, or computes wrongly",
-        action=_ACTION if "p2p" in run.arm else "read the ranks' last lines; then run one pair at a time (--gpu-subsets)",
+        action=_ACTION
+        if "p2p" in run.arm
+        else "read the ranks' last lines; then run one pair at a time (--gpu-subsets)",
     )
 
 

@@ -189,7 +189,7 @@ def test_driver_version_is_the_same_on_both_sides(
 
 @pytest.mark.gpu_expects("container.devices")
 def test_driver_libraries_fit_the_kernel_module(
-    gpu_container: GpuContainer, gpu_container_libraries: tuple[str, ...], gpu_host: GpuHost, gpu_driver_version: DriverVersion
+    gpu_container: GpuContainer, gpu_container_libraries: tuple[str, ...], gpu_driver_version: DriverVersion
 ) -> None:
     """
     The container has the driver's libraries in the version of the loaded kernel module.

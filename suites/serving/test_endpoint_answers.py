@@ -30,18 +30,14 @@ def usage(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
 @pytest.fixture
 def repeats(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
     """Judge one question asked again and again."""
-    return gpu_judge(
-        lambda: judge_repeats(gpu_serving.repeats, different_max=gpu_serving.expect.different_repeats_max)
-    )
+    return gpu_judge(lambda: judge_repeats(gpu_serving.repeats, different_max=gpu_serving.expect.different_repeats_max))
 
 
 @pytest.fixture
 def concurrent(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
     """Judge many questions asked at the same time."""
     return gpu_judge(
-        lambda: judge_concurrent(
-            gpu_serving.concurrent, [gpu_serving.asked(prompt) for prompt in gpu_serving.prompts]
-        )
+        lambda: judge_concurrent(gpu_serving.concurrent, [gpu_serving.asked(prompt) for prompt in gpu_serving.prompts])
     )
 
 

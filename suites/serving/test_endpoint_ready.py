@@ -1,6 +1,5 @@
 """The inference endpoint: does it take requests, and for which model?"""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -31,14 +30,16 @@ def model_id(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
 def max_model_len(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
     """Judge the context length that the server tells."""
     return gpu_judge(
-        lambda: judge_max_model_len(gpu_serving.models, gpu_serving.ready().model_id(), gpu_serving.expect.max_model_len)
+        lambda: judge_max_model_len(
+            gpu_serving.models, gpu_serving.ready().model_id(), gpu_serving.expect.max_model_len
+        )
     )
 
 
 @pytest.fixture
 def created(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
     """Judge the model's time stamp."""
-    return gpu_judge(lambda: judge_created(gpu_serving.models, gpu_serving.ready().model_id(), time.time()))
+    return gpu_judge(lambda: judge_created(gpu_serving.models, gpu_serving.ready().model_id(), gpu_serving.models_at))
 
 
 @pytest.fixture

@@ -27,18 +27,14 @@ def load(gpu_host: GpuHost, gpu_participation: ParticipationRun, gpu_judge: Judg
 
 
 @pytest.fixture
-def presence(
-    gpu_host: GpuHost, gpu_serving_gpu: str, gpu_participation: ParticipationRun, gpu_judge: Judge
-) -> Verdict:
+def presence(gpu_host: GpuHost, gpu_serving_gpu: str, gpu_participation: ParticipationRun, gpu_judge: Judge) -> Verdict:
     """Judge which of the service's processes compute on the test's GPU."""
     run, subject = gpu_participation, f"{gpu_host.alias}: service on GPU {short_address(gpu_serving_gpu)}"
     return gpu_judge(lambda: judge_presence(run.seen, gpu_serving_gpu, run.unit, subject))
 
 
 @pytest.fixture
-def activity(
-    gpu_host: GpuHost, gpu_serving_gpu: str, gpu_participation: ParticipationRun, gpu_judge: Judge
-) -> Verdict:
+def activity(gpu_host: GpuHost, gpu_serving_gpu: str, gpu_participation: ParticipationRun, gpu_judge: Judge) -> Verdict:
     """Judge the activity of the test's GPU under load."""
     run, subject = gpu_participation, f"{gpu_host.alias}: GPU {short_address(gpu_serving_gpu)} under load"
     least = gpu_host.expect.model.participation.activity_min_percent

@@ -23,11 +23,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what was not asked for by -m."""
-    for item in items:
-        for name in OPT_IN:
-            if item.get_closest_marker(name) and name not in config.option.markexpr:
-                item.add_marker(pytest.mark.skip(reason=f"give -m {name}"))
+    """Leave out what was not asked for by -m; pytest counts it as deselected."""
+    unasked = [name for name in OPT_IN if name not in config.option.markexpr]
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ GPU programs beside the running service under load; the environment and files of
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -24,6 +25,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pytest_gpuinfra.connection.local import LocalConnection
+from pytest_gpuinfra.endpoint.client import InferenceEndpoint
+from pytest_gpuinfra.endpoint.throughput import background_load
+from pytest_gpuinfra.errors import EndpointError
+from pytest_gpuinfra.expect_service import ServiceExpectation
+from pytest_gpuinfra.service_requests import OPENED
+from pytest_gpuinfra.target.sampling import SamplingPlan, sampler_text
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "pytest_gpuinfra" / "target"
@@ -90,8 +99,7 @@ VARIANTS = (
         'algorithm = "NGRAM", mean_accepted_length_min = 1.1',
     ),
 )
-OUT_OF_MEMORY = Variant("out-of-memory", 35000, MODEL, ("--mem-fraction-static", "0.004", *NO_CUSTOM), OFF, "")
-PACKAGES = ""
+OUT_OF_MEMORY = Variant("out-of-memory", 35000, MODEL, ("--mem-fraction-static", "0.000005", *NO_CUSTOM), OFF, "")
 GPUS: list[str] = []
 
 
@@ -111,12 +119,12 @@ def step(name: str) -> Iterator[None]:
     say(f"{name}: {time.monotonic() - began:.1f} s")
 
 
-def start(variant: Variant) -> subprocess.Popen[bytes]:
-    """Start a server."""
+def start(variant: Variant, packages: str) -> subprocess.Popen[bytes]:
+    """Start a server on its own packages."""
     argv = [sys.executable, "-m", "sglang.launch_server", "--port", str(variant.port)]
     argv += ["--model-path", str(variant.model), *COMMON, *variant.arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_P2P")}
-    environment |= {"PYTHONPATH": PACKAGES, "HF_HUB_OFFLINE": "1", "NCCL_DEBUG": "INFO", **variant.environment}
+    environment |= {"PYTHONPATH": packages, "HF_HUB_OFFLINE": "1", "NCCL_DEBUG": "INFO", **variant.environment}
     log = (RESULTS / f"{variant.name}.log").open("wb")
     return subprocess.Popen(argv, env=environment, stdout=log, stderr=log, start_new_session=True, cwd="/")
 
@@ -204,19 +212,11 @@ def baseline(document: dict[str, Any], alias: str) -> str:
     measured = {one["streams"]: one for one in document["hosts"][alias]["gathered"]["endpoint"]["throughput"]}
     speeds = {streams: one["tokens"] / one["wall_s"] for streams, one in measured.items()}
     say(f"speed of {alias}: {speeds}")
-    return (
-        f"throughput = {{ one_stream_tokens_per_s = {speeds[1]:.2f}, eight_streams_tokens_per_s = {speeds[8]:.2f} }}"
-    )
+    return f"throughput = {{ one_stream_tokens_per_s = {speeds[1]:.2f}, eight_streams_tokens_per_s = {speeds[8]:.2f} }}"
 
 
 def beside(variant: Variant) -> None:
     """Run the GPU programs beside the running service, under load, and count what the service loses."""
-    from pytest_gpuinfra.connection.local import LocalConnection
-    from pytest_gpuinfra.endpoint.client import InferenceEndpoint
-    from pytest_gpuinfra.endpoint.throughput import background_load
-    from pytest_gpuinfra.errors import EndpointError
-    from pytest_gpuinfra.target.sampling import SamplingPlan, sampler_text
-
     said: list[str] = []
     inventory("beside", variant.url, model=SGLANG)
     sampling = LocalConnection("h200")
@@ -243,15 +243,10 @@ def beside(variant: Variant) -> None:
 
 def look_at_processes(variant: Variant, main: int) -> None:
     """Keep what /proc says of a server's processes, by the probe's own functions."""
-    sys.path.insert(0, str(TARGET))
-    import probe_service  # type: ignore[import-not-found]
-    from runner import descendants  # type: ignore[import-not-found]
-
-    from pytest_gpuinfra.expect_service import ServiceExpectation
-    from pytest_gpuinfra.service_requests import OPENED
-
+    sys.path.insert(0, str(TARGET))  # the probe's modules import each other as neighbours
+    probe_service, runner = (importlib.import_module(name) for name in ("probe_service", "runner"))
     names = ServiceExpectation().names
-    pids = sorted({main, *descendants(main)})
+    pids = sorted({main, *runner.descendants(main)})
     found = {
         "main": main,
         "processes": {str(pid): probe_service.read_process(pid, names, OPENED) for pid in pids},
@@ -279,8 +274,6 @@ def idle_rank() -> None:
 
 def main() -> None:
     """Do everything."""
-    global PACKAGES
-    PACKAGES = sys.argv[1]
     until_s = float(sys.argv[sys.argv.index("--until") + 1]) if "--until" in sys.argv else 560.0
     RESULTS.mkdir(exist_ok=True)
     listed = subprocess.run(
@@ -289,8 +282,7 @@ def main() -> None:
     GPUS.extend(line.strip().lower()[4:] for line in listed.stdout.splitlines())
     subprocess.run([sys.executable, str(ROOT / "tests/tiny_model/spoil_head.py"), str(NEXTN), str(SPOILED)], check=True)
     say(f"GPUs {GPUS}")
-    servers = {variant.name: start(variant) for variant in VARIANTS}
-    servers[OUT_OF_MEMORY.name] = start(OUT_OF_MEMORY)
+    servers = {variant.name: start(variant, sys.argv[1]) for variant in (*VARIANTS, OUT_OF_MEMORY)}
     try:
         with step("readiness"):
             readiness((*VARIANTS, OUT_OF_MEMORY))

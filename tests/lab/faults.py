@@ -82,6 +82,16 @@ def do(step: Step | None, host: Any) -> None:
 # Steps.
 
 
+def steps(*several: Step) -> Callable[[Any], None]:
+    """Do several steps, one after the other."""
+
+    def step(host: Any) -> None:
+        for one in several:
+            do(one, host)
+
+    return step
+
+
 def logs(*messages: str) -> str:
     """Have the kernel's log say this, at level 3 (error)."""
     lines = "".join(f"<3>{message}\n" for message in messages)
@@ -206,10 +216,20 @@ def login_shell(path: str) -> str:
     return f"{edited} && mount --bind /run/lab-passwd /etc/passwd"
 
 
-FLOOD = (
-    "sysctl -q kernel.printk_devkmsg=on; python3 -c \"\nwith open('/dev/kmsg', 'w', buffering=1) as log:\n"
-    "    for number in range(2500): log.write('<6>lab: filler %d %s\\n' % (number, 'x' * 200))\"; journalctl --sync"
-)
+# More than the ring buffer holds, as fast as the journal takes it, and faster.
+_FLOOD = """sysctl -q kernel.printk_devkmsg=on
+python3 -c "
+import time
+with open('/dev/kmsg', 'w', buffering=1) as log:
+    for number in range(COUNT):
+        log.write('<6>lab: filler %d %s\\n' % (number, 'x' * SIZE))
+        if number % 10 == 9:
+            time.sleep(PAUSE)
+"
+journalctl --sync
+"""
+SLOW_FLOOD = _FLOOD.replace("COUNT", "250").replace("SIZE", "900").replace("PAUSE", "0.2")
+FAST_FLOOD = _FLOOD.replace("COUNT", "3000").replace("SIZE", "200").replace("PAUSE", "0")
 KMSG_XID = "NVRM: Xid (PCI:0000:{}:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 FILE = "/etc/modprobe.d/gpu-iommu-identity.conf"
 PORT = "/sys/devices/pci0000:00/0000:00:01.1"
@@ -348,8 +368,7 @@ KERNEL_LOG = (
         fails={"test_no_machine_check_and_no_memory_kill[]": "sglang::schedul"},
     ),
     _nspawn(
-        "Xid 79 in the log of an earlier boot",
-        lambda host: (host.shell(logs(KMSG_XID.format("01"))), host.reboot()),
+        "Xid 79 in the log of an earlier boot", steps(logs(KMSG_XID.format("01")), lambda host: host.reboot())
     ),
     _nspawn(
         "log has lost its beginning", NO_LOG_BEGIN, undo=LOG_BEGIN,
@@ -394,7 +413,7 @@ HOST_UNITS = (
     ),
     _nspawn(
         "host unit does not come back from a reboot",
-        lambda host: (host.shell("systemctl disable -q gpu-persistence"), host.reboot()),
+        steps("systemctl disable -q gpu-persistence", lambda host: host.reboot()),
         fails={"test_unit_is_in_the_expected_state[gpu-persistence.service]": "inactive (dead)"},
     ),
     _nspawn(
@@ -583,14 +602,20 @@ VM_KERNEL = (
         "Xid 79 in the ring buffer", logs(KMSG_XID.format("41")),
         fails={"test_no_xid_on_the_gpu[41:00.0]": "79"},
     ),
-    _vm("ring buffer has overflowed, the journal has all", FLOOD),
+    _vm("ring buffer has overflowed, the journal has all", SLOW_FLOOD),
     _vm(
-        "ring buffer has overflowed, with a Xid in what was lost", f"{logs(KMSG_XID.format('41'))}; {FLOOD}",
-        fails={"test_no_xid_on_the_gpu[41:00.0]": "79"},
+        "ring buffer has overflowed, with a DMAR fault in what was lost",
+        steps(edu_reads("0xdead0000"), SLOW_FLOOD),
+        fails={"test_no_iommu_fault_by_the_gpu[82:00.0]": ("DMA Read", "0xdead0000")},
+    ),
+    _vm(
+        "ring buffer has overflowed faster than the journal could take it",
+        FAST_FLOOD,
+        errors={LOG: "the journal, which has missed messages"},
     ),
     _vm(
         "ring buffer and journal have lost the beginning",
-        f"{FLOOD}; journalctl -q --rotate; journalctl -q --vacuum-size=1K",
+        f"{SLOW_FLOOD}; journalctl -q --rotate; journalctl -q --vacuum-size=1K",
         errors={LOG: "the beginning of this boot is missing"},
     ),
     _vm("dmesg_restrict, and not root", "true", user="op", errors={LOG: "root"}),

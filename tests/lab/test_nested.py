@@ -21,6 +21,7 @@ from pytest_gpuinfra.containers import Container, parse_container
 from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, UnreachableError
 from pytest_gpuinfra.host_capture import capture_host
 from pytest_gpuinfra.inventory import parse_inventory
+from tests.plugin.conftest import run_pytest
 
 from .docker import NAME, DockerHost
 from .nspawn import NspawnHost
@@ -248,3 +249,46 @@ def test_testinfra_has_our_deadline(outer: SshConnection) -> None:
     host = host_over(connect_container(outer, Container("pct", "101")), timeout_s=0.7)
     with pytest.raises(CommandTimeout):
         host.run("sleep 60")
+
+
+USERS_TEST = '''
+def test_host_and_container_by_testinfra(gpu_host, gpu_container):
+    """The user's own checks, in testinfra's words."""
+    assert gpu_host.testinfra.service("ssh").is_running
+    assert not gpu_host.testinfra.file("/opt/infer").exists
+    assert gpu_container.testinfra.service("infer").is_running
+    assert gpu_container.testinfra.file("/opt/infer/infer.py").is_file
+
+
+def test_host_and_container_by_run(gpu_host, gpu_container):
+    """The user's own commands."""
+    assert gpu_host.run("hostname").stdout == "lab-a\\n"
+    assert gpu_container.run("hostname").stdout == "ct101\\n"
+
+
+def test_service_facts(gpu_service, gpu_service_processes):
+    """What was seen of the service."""
+    assert gpu_service.variable("NCCL_PROTO").values[0].value == "LL"
+    assert len(gpu_service.ranks) == 2
+    assert gpu_service.transport.words == "SHM"
+    assert gpu_service.python.version.startswith("3.11")
+
+
+def test_wrong(gpu_container):
+    """Evidence of what testinfra ran is in the report of a failure, too."""
+    assert gpu_container.testinfra.file("/nowhere").exists
+'''
+
+
+def test_users_tests_reach_host_and_container(lab_host: NspawnHost, tmp_path: Path) -> None:
+    """With only the plugin: fixtures, testinfra's modules and commands, on the host and inside."""
+    (tmp_path / "test_mine.py").write_text(USERS_TEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "gpuinfra.toml").write_text(
+        f'[hosts.lab-a]\naddress = "{lab_host.destination}"\ncontainer = "pct:101"\nservice = "infer"\n'
+    )
+    ended = run_pytest(
+        tmp_path, "test_mine.py", "--gpu-host=lab-a", f"--gpu-ssh-config={lab_host.ssh_config}", "-q", "-n0"
+    )
+    assert "1 failed, 3 passed" in ended.stdout, ended.stdout + ended.stderr
+    assert "test_wrong" in ended.stdout

@@ -15,11 +15,11 @@ from pytest_gpuinfra.capture import Capture
 from pytest_gpuinfra.cli import main
 from pytest_gpuinfra.compare import Comparison, compare, item_key, join
 from pytest_gpuinfra.inventory import Expectation
-from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
 from pytest_gpuinfra.report import compare_text
 from tests.recorded.made_host import MadeHost
 from tests.recorded.reference.compose import reference_host
-from tests.report.made import gathered, lines, machine
+from tests.report.made import REFERENCE, gathered, lines, machine
 
 TWO = ["00:06.0", "00:07.0"]
 
@@ -184,3 +184,16 @@ def test_same_change_of_many_things_is_one_row(reference: Capture, passthrough: 
         "iommu/.../group type of 01:00.0, 11:00.0, 61:00.0, 71:00.0, 81:00.0, 91:00.0 and 2 more",
         "DMA-FQ -> identity",
     ) in rows
+
+
+def test_text_of_a_unit_is_compared_line_by_line() -> None:
+    """The reference host's service with another unit file: the lines that differ are told, and nothing else."""
+    host = read_recording(REFERENCE).hosts["node-a"]
+    text = json.dumps(host.capture.to_json())
+    assert "Restart=" in text
+    changed = replace(host.capture, answers=json.loads(text.replace("Restart=", "Restart2="))["answers"])
+    before, after = (Recording({"node-a": replace(host, capture=capture)}) for capture in (host.capture, changed))
+    (change,) = [c for c in compare(before, after).regressions if "/text of " in c.name]
+    assert (change.before or "").endswith(" lines")
+    assert change.note.startswith("-Restart=")
+    assert "; +Restart2=" in change.note

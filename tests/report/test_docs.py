@@ -31,7 +31,7 @@ def test_every_option_exists(tmp_path: Path) -> None:
     options = set(re.findall(r"--gpu-[a-z-]+", text))
     assert len(options) > 12
     assert [option for option in sorted(options) if option not in known] == []
-    commands = set(re.findall(r"gpuinfra ([a-z]+) ", text)) & {"init", "compare", "report", "schema", "check"}
+    commands = set(re.findall(r"gpuinfra ([a-z]+)[ `]", text)) & {"init", "compare", "report", "schema", "check"}
     assert commands == {"init", "compare", "report", "schema", "check"}
     for command in commands:
         assert CliRunner().invoke(main, [command, "--help"]).exit_code == 0

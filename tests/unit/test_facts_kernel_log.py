@@ -102,6 +102,19 @@ def test_the_journal_fills_what_the_ring_buffer_lost() -> None:
     assert (log.complete, log.last_sequence) == (True, 339)
 
 
+def test_what_the_journal_was_too_slow_for_is_a_gap() -> None:
+    """journald notes how many messages it has missed, with no time of the kernel's; nobody knows what they said."""
+    older = journal(
+        {"MESSAGE": "Linux version 6.1", "_SOURCE_MONOTONIC_TIMESTAMP": "0", "_BOOT_ID": "b"},
+        {"MESSAGE": "Missed 62 kernel messages", "_BOOT_ID": "b"},
+    )
+    joined = parse_kernel_log({"kmsg": Reading("/dev/kmsg", "6,339,5140900,-;late\n"), "journal": older})
+    alone = parse_kernel_log({"kmsg": DENIED, "journal": older})
+
+    assert "missed messages" in joined.gap
+    assert "missed messages" in alone.gap
+
+
 def test_the_journal_alone_is_enough() -> None:
     log = parse_kernel_log({"kmsg": DENIED, "journal": journal({"MESSAGE": [72, 105], "_BOOT_ID": "b"})})
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from pytest_gpuinfra import capture
 from pytest_gpuinfra.capture import Capture, take_capture
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, ProbeError, UnreachableError
+from tests.recorded.made_host import probe_module
 
 
 def ask(*requests: capture.Request, deadline_s: float = 30.0) -> Capture:
@@ -145,3 +149,22 @@ def test_deadline_error_says_command_and_output() -> None:
     with pytest.raises(CommandTimeout, match="said this") as caught:
         connection.run(["sh", "-c", "echo said this; sleep 30"], timeout_s=0.5)
     assert caught.value.timeout_s == 0.5
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/usr/bin/python3").exists(), reason="needs root and a system Python")
+def test_start_of_a_services_python_runs_as_its_user() -> None:
+    """What sitecustomize does is tried with the service's rights, environment and flags, never with the probe's."""
+    probe = probe_module("probe_service")
+    environment = {"NCCL_PROTO": "LL", "HF_TOKEN": "x", "PYTHONSTARTUP": "/x"}
+    argv = ["/usr/bin/python3", "-B", "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(argv, user=65534, group=65534, extra_groups=[], env=environment, cwd="/") as service:
+        time.sleep(0.3)
+        seen = json.loads(probe.run_startup(service.pid, "/usr/bin/python3", ["NCCL_*", "PYTHON*"])["t"])
+        code = probe.STARTUP
+        probe.STARTUP = "import json, os; print(json.dumps({'files': {}, 'environ': {'NCCL_UID': str(os.getuid())}}))"
+        who = json.loads(probe.run_startup(service.pid, "/usr/bin/python3", ["NCCL_*"])["t"])
+        probe.STARTUP = code
+        service.kill()
+    assert seen["environ"] == {"NCCL_PROTO": "LL", "PYTHONSTARTUP": "/x"}
+    assert seen["executable"] == "/usr/bin/python3"
+    assert who["environ"] == {"NCCL_UID": "65534"}
