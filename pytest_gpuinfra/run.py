@@ -157,8 +157,8 @@ class Run:
         serving = Serving(
             host.alias,
             settings,
-            connection=lambda: host.connection,
-            local=host.selected.way == "local",
+            connection=lambda: host.service_connection,
+            local=host.selected.way == "local" and spec.container is None,
             embedded=self.embedded,
             recorded=recorded,
         )
@@ -185,7 +185,7 @@ class Run:
                 self.settings.python,
                 peers=host.expect.peer_access != "blocked",
             ),
-            connection=lambda: host.connection,
+            connection=lambda: host.service_connection,
             host_connection=lambda: host.connection,
             baseline=lambda: host.facts.kernel_log,
             boot_id=lambda: host.facts.boot_id,

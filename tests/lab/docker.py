@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from .host_files import INNER
 from .image import LabError, ensure_image, install_packages, require_root
-from .nspawn import INNER
 
 NAME = "gpuinfra-ct1"
 

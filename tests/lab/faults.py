@@ -615,7 +615,7 @@ VM_KERNEL = (
     ),
     _vm(
         "ring buffer and journal have lost the beginning",
-        f"{SLOW_FLOOD}; journalctl -q --rotate; journalctl -q --vacuum-size=1K",
+        steps(SLOW_FLOOD, "journalctl -q --rotate; journalctl -q --vacuum-size=1K"),
         errors={LOG: "the beginning of this boot is missing"},
     ),
     _vm("dmesg_restrict, and not root", "true", user="op", errors={LOG: "root"}),

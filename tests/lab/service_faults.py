@@ -95,7 +95,10 @@ def _shell(text: str, *, wait_s: float = 0.0) -> Callable[[ServiceLab], None]:
 
 
 def _host(text: str) -> Callable[[ServiceLab], None]:
-    return lambda lab: lab.host.shell(text) and None
+    def inject(lab: ServiceLab) -> None:
+        lab.host.shell(text)
+
+    return inject
 
 
 def _drop_in(folder: str, text: str, *, reload: bool = False, restart: bool = False) -> Callable[[ServiceLab], None]:
@@ -112,8 +115,23 @@ def _drop_in(folder: str, text: str, *, reload: bool = False, restart: bool = Fa
 
 def _killed(lab: ServiceLab) -> None:
     lab.inside("systemctl kill --kill-who=main --signal=SIGKILL infer")
-    time.sleep(1.5)
+    time.sleep(1.0)
     lab.wait_for_service()
+
+
+def _flaps(state: str) -> Callable[[ServiceLab], None]:
+    """Let the program end at once, and wait until it was restarted once and is in a state."""
+
+    def inject(lab: ServiceLab) -> None:
+        lab.inside("echo 'raise SystemExit(3)' >/opt/infer/infer.py; systemctl restart infer")
+        limit = time.monotonic() + 30
+        shown = ""
+        while state not in shown or "NRestarts=0" in shown:
+            assert time.monotonic() < limit, shown
+            time.sleep(0.1)
+            shown = lab.inside("systemctl show -p NRestarts,ActiveState infer")
+
+    return inject
 
 
 def _wrapper(lab: ServiceLab) -> None:
@@ -158,12 +176,12 @@ VARIABLE = "variable_is_in_effect_in_every_process"
 FAULTS: dict[str, ServiceFault] = {
     "stopped": ServiceFault(_shell("systemctl stop infer"), ("service_is_active[]",), PROCESSES),
     "flapping": ServiceFault(
-        _shell("echo 'raise SystemExit(3)' >/opt/infer/infer.py; systemctl restart infer", wait_s=2.5),
+        _flaps("activating"),
         ("no_error_in_the_services_log[]", "service_is_active[]", "service_was_not_restarted_by_systemd[]"),
         PROCESSES,
     ),
     "failed": ServiceFault(
-        _shell("echo 'raise SystemExit(3)' >/opt/infer/infer.py; systemctl restart infer", wait_s=9.0),
+        _flaps("failed"),
         (
             "no_error_in_the_services_log[]",
             "no_unit_has_failed[container]",
@@ -284,7 +302,7 @@ FAULTS: dict[str, ServiceFault] = {
         lasting=True,
     ),
     "container without python": ServiceFault(
-        lambda lab: lab.host.shell("chmod 0 /var/lib/lxc/101/rootfs/usr/bin/python3*") and None,
+        _host("chmod 0 /var/lib/lxc/101/rootfs/usr/bin/python3*"),
         (),
         INSIDE,
         lasting=True,

@@ -16,7 +16,11 @@ from .nspawn import NspawnHost
 
 UNIT = "/etc/systemd/system/infer.service"
 DROP_IN = "/etc/systemd/system/infer.service.d/10-lab.conf"
-DROP_IN_TEXT = "[Service]\nEnvironmentFile=/etc/default/infer\n"
+DROP_IN_TEXT = (
+    "[Unit]\nStartLimitIntervalSec=60\nStartLimitBurst=3\n\n"
+    "[Service]\nEnvironmentFile=/etc/default/infer\nRestartSec=3\n"
+)
+"""A pause that a capture fits into; the fourth start within a minute is refused."""
 PROGRAM = "/opt/infer/infer.py"
 SAVED = "/root/saved"
 SITE = "/etc/python3.11/sitecustomize.py"
