@@ -197,7 +197,7 @@ def rebooted(host: LabVm) -> None:
         return
     host.restore("ready")
     host.shell(BY_HAND)
-    host.reboot(hard=True)
+    host.reboot()
     host.checkpoint("rebooted")
 
 

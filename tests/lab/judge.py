@@ -100,7 +100,8 @@ def judge(
     recording = directory / "recording.json"
     recording.unlink(missing_ok=True)
     argv = [
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_gpuinfra.plugin"),
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *([] if plugins else ["-p", "pytest_gpuinfra.plugin"]),
         *(str(SUITES / area) for area in AREAS),
         f"--gpu-host={host.alias}",
         f"--gpu-inventory={inventory}",
