@@ -138,14 +138,12 @@ class KernelFaults:
             return ""
         try:
             owner = decode_address(fault.address, self.functions)
-            if owner is None:
-                return ""
-            place = [bar.index for bar in self.functions[owner.function].bars].index(owner.bar.index)
-        except (GpuInfraError, ValueError):
+        except GpuInfraError:
             return ""
-        region = ("BAR0", "BAR1", "BAR3")[place] if place < 3 else owner.bar_name
+        if owner is None:
+            return ""
         who = short_address(fault.device) if fault.device else "a device"
-        return f"{who} tried to reach {region} of {short_address(owner.function)}"
+        return f"{who} tried to reach {owner.bar_name} of {short_address(owner.function)}"
 
 
 def _card(address: str | None) -> str | None:
