@@ -6,6 +6,7 @@ Without `--gpu-host` it registers options and fixtures and does nothing else.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 from pytest_gpuinfra.session import RUN, TARGET_FIXTURE, run_of, target_of
 
 if TYPE_CHECKING:
+    from pytest_gpuinfra.connection.ssh import SshConnection
     from pytest_gpuinfra.run import Run
 
 pytest_plugins = (
@@ -201,6 +203,38 @@ def _make_run(config: pytest.Config) -> Run | None:
     names = config.getoption("--gpu-host")
     if not names or RUN in config.stash:
         return config.stash.get(RUN, None)
+    early = _open_early(config, names)
+    try:
+        run = _read_run(config, names)
+    except BaseException:
+        for connection in early.values():
+            connection.close()
+        raise
+    config.stash[RUN] = run
+    if not hasattr(config, "workerinput") and not config.option.help:
+        run.open_early(early)
+    return run
+
+
+def _open_early(config: pytest.Config, names: list[str]) -> dict[str, SshConnection]:
+    """Begin to log in where no inventory has a say, before all that is imported below."""
+    if hasattr(config, "workerinput") or config.option.help or config.getoption("--gpu-inventory"):
+        return {}
+    if config.hook.pytest_gpuinfra_inventory.get_hookimpls():
+        return {}
+    from pytest_gpuinfra.early import open_plain_destinations
+
+    return open_plain_destinations(
+        names,
+        config.rootpath / "gpuinfra.toml",
+        ssh_config=config.getoption("--gpu-ssh-config"),
+        sudo=config.getoption("--gpu-sudo"),
+        connect_timeout_s=config.getoption("--gpu-connect-timeout"),
+        limit=32,
+    )
+
+
+def _read_run(config: pytest.Config, names: list[str]) -> Run:
     from pytest_gpuinfra.errors import GpuInfraError
     from pytest_gpuinfra.recording import read_recording
     from pytest_gpuinfra.run import Run, Settings
@@ -242,7 +276,6 @@ def _make_run(config: pytest.Config) -> Run | None:
         raise pytest.UsageError(f"gpuinfra: {error}") from None
     run.baseline = baseline
     run.list_baseline_areas()
-    config.stash[RUN] = run
     return run
 
 
@@ -285,6 +318,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(TARGET_FIXTURE, targets, indirect=True, scope="session", ids=[target.id for target in targets])
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Keep Python from looking for garbage while items are made, of which there may be a hundred thousand."""
+    if run_of(session.config) is None or not gc.isenabled():
+        return (yield)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Bring items about hosts into the order of hosts, then of the suites, then of the targets."""
@@ -293,12 +338,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     ours = {index: target for index, item in enumerate(items) if (target := target_of(item)) is not None}
     rank = {alias: number for number, alias in enumerate(run.selected)}
+    places: dict[object, tuple[str, int]] = {}  # of each test, not of each item: finding a line is slow
 
     def key(index: int) -> tuple[object, ...]:
         item = items[index]
-        line = item.location[1] or 0
+        test = (item.parent, getattr(item, "originalname", None) or item.name)
+        if test not in places:
+            places[test] = item.nodeid.partition("::")[0], item.location[1] or 0
         indices: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
-        return rank[ours[index].host], item.nodeid.partition("::")[0], line, indices.get(TARGET_FIXTURE, 0)
+        return rank[ours[index].host], *places[test], indices.get(TARGET_FIXTURE, 0)
 
     ordered = [items[index] for index in sorted(ours, key=key)]
     for index, item in zip(ours, ordered, strict=True):

@@ -15,13 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.capture import Capture, Request
-from pytest_gpuinfra.connection.base import Connection
+from pytest_gpuinfra.connection.base import PipeConnection
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.ssh import SshConnection, close_sockets
 from pytest_gpuinfra.errors import GpuInfraError
-from pytest_gpuinfra.host import GpuHost
-from pytest_gpuinfra.host_capture import capture_host
-from pytest_gpuinfra.host_facts import HostFacts
 from pytest_gpuinfra.inventory import parse_inventory
 from pytest_gpuinfra.recording import RecordedHost, Recording
 from pytest_gpuinfra.selection import SelectedHost
@@ -29,6 +26,7 @@ from pytest_gpuinfra.targets import Target, alias_of_id, targets_of
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.gpu_runs import GpuRuns
+    from pytest_gpuinfra.host import GpuHost
     from pytest_gpuinfra.participation import ParticipationRun
     from pytest_gpuinfra.serving import EmbeddedOnce, Serving
 
@@ -121,8 +119,31 @@ class Run:
     captured_in_s: float = 0.0
     baseline: Recording | None = None
     _handover: Path | None = None
+    _targets: dict[str, list[Target]] = field(default_factory=dict)
+    _early: dict[str, PipeConnection] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
 
-    def connect(self, host: SelectedHost) -> Connection:
+    def open_early(self, opened: Mapping[str, SshConnection]) -> None:
+        """
+        Begin to log in to the first hosts, which takes longer than all that is to be prepared before a capture.
+
+        Args:
+            opened: Logins that were begun already, by destination.
+        """
+        live = [host for host in self.selected.values() if host.way != "replay"]
+        unused = dict(opened)
+        for host in live[: self.settings.parallel]:
+            begun = unused.pop(host.destination, None)
+            if begun is None:
+                connection = self.connect(host)
+                connection.open_early()
+            else:
+                begun.name, connection = host.alias, begun
+            self._early[host.alias] = connection
+        for begun in unused.values():
+            begun.close()
+
+    def connect(self, host: SelectedHost) -> PipeConnection:
         """Make the connection of a host; it opens with its first command."""
         sudo = self.settings.sudo or host.spec.sudo
         timeout_s = self.settings.connect_timeout_s
@@ -233,25 +254,29 @@ class Run:
         Args:
             on_done: Called in this thread for each host as it is done, with the number of those still open.
         """
-        started = time.monotonic()
         extra = list(self.extra_requests())
         done: dict[str, GpuHost] = {}
         with ThreadPoolExecutor(max(1, min(self.settings.parallel, len(self.selected)))) as pool:
             waiting = [pool.submit(self._capture, host, extra) for host in self.selected.values()]
+            import pytest_gpuinfra.diagnosis_input  # noqa: F401  the summary needs it; here it costs no time of its own
+
             for count, future in enumerate(as_completed(waiting), 1):
                 host = future.result()
                 done[host.alias] = host
                 on_done(host, len(waiting) - count)
         self.hosts = {alias: done[alias] for alias in self.selected}
         self.list_baseline_areas()
-        self.captured_in_s = time.monotonic() - started
+        self.captured_in_s = time.monotonic() - self._began
 
     def _capture(self, selected: SelectedHost, extra: list[Request]) -> GpuHost:
+        from pytest_gpuinfra.host import GpuHost
+        from pytest_gpuinfra.host_capture import capture_host
+
         if selected.capture is not None:
             return GpuHost(selected, selected.capture, self.connect, self.serving, self.gpu_runs, self.participation)
         deadline = time.monotonic() + self.settings.wait_s
         while True:
-            connection = self.connect(selected)
+            connection = self._early.pop(selected.alias, None) or self.connect(selected)
             capture = capture_host(
                 connection,
                 selected.spec,
@@ -279,6 +304,8 @@ class Run:
         old = self.baseline.hosts.get(capture.alias) if self.baseline and self.settings.after_reboot else None
         if old is None:
             return ""
+        from pytest_gpuinfra.host_facts import HostFacts
+
         try:
             same = HostFacts(capture).boot_id == HostFacts(old.capture).boot_id
         except GpuInfraError:
@@ -299,16 +326,16 @@ class Run:
                 host.baseline_areas = tuple(dict.fromkeys(name.partition("/")[0].replace(" ", "-") for name in names))
 
     def targets_for(self, kind: str) -> list[Target]:
-        """Give the targets of one kind over all hosts."""
-        return [target for host in self.hosts.values() for target in targets_of(host, kind, self.alias_of)]
-
-    @cached_property
-    def _aliases(self) -> tuple[str, ...]:
-        return tuple(sorted(self.selected, key=len, reverse=True))
+        """Give the targets of one kind over all hosts; every test about that kind shares them."""
+        if kind not in self._targets:
+            self._targets[kind] = [
+                target for host in self.hosts.values() for target in targets_of(host, kind, self.alias_of)
+            ]
+        return self._targets[kind]
 
     def alias_of(self, identity: str) -> str | None:
         """Tell whose a target's id is; None if it is none of this run's."""
-        return alias_of_id(identity, self._aliases)
+        return alias_of_id(identity, self.selected)
 
     def hand_over(self) -> str:
         """Write what xdist's workers need into a private file, and give its path."""
@@ -333,6 +360,8 @@ class Run:
     @classmethod
     def taken_over(cls, settings: Settings, path: str) -> Run:
         """Rebuild the run in a worker from `hand_over`'s file; no host is touched."""
+        from pytest_gpuinfra.host import GpuHost
+
         run = cls(settings, {})
         selected: dict[str, SelectedHost] = {}
         for data in json.loads(Path(path).read_text(encoding="utf-8")):
@@ -384,6 +413,8 @@ class Run:
         """End all connections and remove the private files."""
         for host in self.hosts.values():
             host.close()
+        for connection in self._early.values():
+            connection.close()
         if "embedded" in self.__dict__:
             self.embedded.close()
         close_sockets()

@@ -7,7 +7,7 @@ What is expected decides which targets there are; what was observed only where n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import TYPE_CHECKING
@@ -228,15 +228,17 @@ def targets_of(host: GpuHost, kind: str, alias_of: Callable[[str], str | None]) 
     return [make(label, value) for label, value in found]
 
 
-def alias_of_id(identity: str, aliases: Sequence[str]) -> str | None:
+def alias_of_id(identity: str, aliases: Container[str]) -> str | None:
     """
-    Tell which host an id belongs to.
+    Tell which host an id belongs to; of two that fit, the longer alias.
 
     Args:
         identity: "node-a-01:00.0", or what stands between the brackets of a node id.
-        aliases: Aliases of the run, in any order.
+        aliases: Aliases of the run.
     """
-    for alias in sorted(aliases, key=len, reverse=True):
-        if identity == alias or identity.startswith((f"{alias}-", f"{alias}~")):
-            return alias
+    if identity in aliases:
+        return identity
+    for place in range(len(identity) - 1, 0, -1):
+        if identity[place] in "-~" and identity[:place] in aliases:
+            return identity[:place]
     return None

@@ -26,6 +26,10 @@ OnOutput = Callable[[str, str], None]
 """Called with ("stdout" or "stderr", text) as output arrives, in the thread that runs the command."""
 
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
+NOISE_LIMIT = 8 << 20
+"""Bytes that a session may print, as its login shell does, beside what the runner says."""
+OUTPUT_LIMIT = 64 << 20
+"""Bytes that one command may print; a capture of a large host has a few."""
 NO_PYTHON = "gpuinfra-no-python3"
 HOST_REACHED = "gpuinfra-host-reached"
 _BOOTSTRAP = """
@@ -227,15 +231,18 @@ def _python_script(*, sudo: bool = False) -> str:
 
 @dataclass
 class _Exchange:
-    """Bytes of one session as they came: noise before the token, then frames."""
+    """Bytes of one session as they came: noise before the token, then frames. What floods is cut off."""
 
+    name: str
     token: bytes
     on_output: OnOutput | None
     noise: bytes = b""
     started: bool = False
     end: dict[str, object] | None = None
-    texts: dict[str, list[str]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
-    raw: list[bytes] = field(default_factory=list)
+    raw: dict[str, list[bytes]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
+    said: bytes = b""
+    _noise_bytes: int = 0
+    _output_bytes: int = 0
     _buffer: bytes = b""
     _decoders: dict[str, codecs.IncrementalDecoder] = field(
         default_factory=lambda: {
@@ -247,36 +254,63 @@ class _Exchange:
         self._buffer += data
         if not self.started:
             before, found, after = self._buffer.partition(self.token + b"\n")
+            self.noise = before[-65536:]
             if not found:
-                self.noise = self._buffer[-65536:]
+                self._buffer = self.noise
+                self._count_noise(data)
                 return
-            self.noise, self._buffer, self.started = before[-65536:], after, True
+            self._buffer, self.started = after, True
         while len(self._buffer) >= 5:
             kind, size = struct.unpack(">cI", self._buffer[:5])
+            self._check_output(kind, size)
             if len(self._buffer) < 5 + size:
                 return
             payload, self._buffer = self._buffer[5 : 5 + size], self._buffer[5 + size :]
             self._take(kind, payload)
 
-    def _take(self, kind: bytes, payload: bytes) -> None:
-        if kind == b"x":
-            self.end = json.loads(payload)
-            return
-        name = {b"o": "stdout", b"e": "stderr"}.get(kind)
-        if name is None:
+    def hear(self, data: bytes) -> None:
+        """Take what the session itself printed on standard error."""
+        self.said = (self.said + data)[-16384:]
+        self._count_noise(data)
+
+    def _count_noise(self, data: bytes) -> None:
+        self._noise_bytes += len(data)
+        if self._noise_bytes > NOISE_LIMIT:
+            raise ProbeError(
+                f"{self.name}: the session printed more than {NOISE_LIMIT >> 20} MiB that nobody asked for, and was "
+                f"cut off; it ended in {self.text_of((self.noise + self.said)[-100:])!r}",
+                remedy="see what its login shell prints: `ssh HOST true | head`",
+            )
+
+    def _check_output(self, kind: bytes, size: int) -> None:
+        if kind not in b"oex":
             raise ProbeError(
                 f"the session with the target broke off into bytes that are no frame ({kind!r})",
                 remedy="something on the target writes to the session's standard output: look at its shell set-up",
             )
-        if name == "stdout":
-            self.raw.append(payload)
-        text = self._decoders[name].decode(payload)
-        self.texts[name].append(text)
-        if self.on_output:
-            self.on_output(name, text)
+        if self._output_bytes + size > OUTPUT_LIMIT:
+            raise ProbeError(
+                f"{self.name}: the command printed more than {OUTPUT_LIMIT >> 20} MiB, and was ended",
+                remedy="see what is so large there (a log? a file that a plugin's request reads?)",
+            )
 
-    def text(self, name: str) -> str:
-        return "".join(self.texts[name])
+    def _take(self, kind: bytes, payload: bytes) -> None:
+        if kind == b"x":
+            self.end = json.loads(payload)
+            return
+        name = {b"o": "stdout", b"e": "stderr"}[kind]
+        self._output_bytes += len(payload)
+        self.raw[name].append(payload)
+        if self.on_output:
+            self.on_output(name, self._decoders[name].decode(payload))
+
+    def bytes_of(self, name: str) -> bytes:
+        """Give what the command printed."""
+        return b"".join(self.raw[name])
+
+    @staticmethod
+    def text_of(data: bytes) -> str:
+        return data.decode("utf-8", "backslashreplace")
 
 
 class PipeConnection:
@@ -301,6 +335,7 @@ class PipeConnection:
         self.connect_timeout_s = connect_timeout_s
         self.sessions = threading.BoundedSemaphore(max_sessions)
         self._processes: set[subprocess.Popen[bytes]] = set()
+        self._early: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -309,6 +344,14 @@ class PipeConnection:
 
     def _explain_failure(self, exit_status: int | None, said: str, noise: str) -> Exception:
         raise NotImplementedError
+
+    def open_early(self) -> None:
+        """
+        Begin the session of the first command now, so that the target logs in while the caller still prepares.
+
+        Failures show with that command.
+        """
+        self._early = self._start()
 
     def run(
         self,
@@ -364,6 +407,9 @@ class PipeConnection:
                 continue
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
+        unused = self._take_early()
+        if unused is not None:
+            _end(unused)
 
     def _job(
         self,
@@ -379,10 +425,10 @@ class PipeConnection:
         header |= {"token": token, "stdin_length": len(stdin), "timeout_s": timeout_s}
         runner = runner_source().encode()
         outgoing = b"".join((b"%d\n" % len(runner), runner, json.dumps(header).encode(), b"\n", program, stdin))
-        exchange = _Exchange(token.encode(), on_output)
+        exchange = _Exchange(self.name, token.encode(), on_output)
         started = time.monotonic()
         with self.sessions:
-            process = self._start()
+            process = self._take_early() or self._start()
             self.round_trips += 1
             try:
                 said = self._talk(process, exchange, outgoing, timeout_s, feed)
@@ -392,17 +438,23 @@ class PipeConnection:
                     self._processes.discard(process)
         if exchange.end is None:
             raise self._unfinished(process.returncode, exchange, said)
+        stdout = exchange.bytes_of("stdout")
+        texts = exchange.text_of(stdout), exchange.text_of(exchange.bytes_of("stderr"))
         if exchange.end["timed_out"]:
-            raise CommandTimeout(argv, timeout_s, exchange.text("stdout") + exchange.text("stderr"))
+            raise CommandTimeout(argv, timeout_s, "".join(texts))
         status = exchange.end["status"]
         return CommandResult(
             argv,
             status if isinstance(status, int) else -1,
-            exchange.text("stdout"),
-            exchange.text("stderr"),
+            *texts,
             time.monotonic() - started,
-            b"".join(exchange.raw),
+            stdout,
         )
+
+    def _take_early(self) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            process, self._early = self._early, None
+            return process
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self._closed:
@@ -420,9 +472,9 @@ class PipeConnection:
         return process
 
     def _unfinished(self, status: int | None, exchange: _Exchange, said: str) -> Exception:
-        noise = exchange.noise.decode("utf-8", "backslashreplace")
+        noise = exchange.text_of(exchange.noise)
         if exchange.started:
-            tail = (exchange.text("stdout") + exchange.text("stderr"))[-400:].strip()
+            tail = exchange.text_of((exchange.bytes_of("stdout") + exchange.bytes_of("stderr"))[-400:]).strip()
             return ProbeError(
                 f"{self.name}: the session ended before the command did"
                 + (f"; the connection said {said.strip()!r}" if said.strip() else "")
@@ -443,7 +495,6 @@ class PipeConnection:
         assert process.stdin
         assert process.stdout
         assert process.stderr
-        said = b""
         os.set_blocking(process.stdin.fileno(), False)
         connect_by = time.monotonic() + self.connect_timeout_s
         end_by: float | None = None
@@ -460,7 +511,7 @@ class PipeConnection:
                 limit = end_by if end_by is not None else connect_by
                 left = limit - time.monotonic()
                 if left <= 0:
-                    return said.decode("utf-8", "backslashreplace") + (
+                    return exchange.text_of(exchange.said) + (
                         "" if exchange.started else f"\n{TIMED_OUT_MARK} {self.connect_timeout_s:g} s"
                     )
                 for key, _ in selector.select(left):
@@ -486,11 +537,11 @@ class PipeConnection:
                     elif key.fileobj is process.stdout:
                         exchange.feed(data)
                     else:
-                        said = (said + data)[-16384:]
+                        exchange.hear(data)
         if exchange.end is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(2.0)
-        return said.decode("utf-8", "backslashreplace")
+        return exchange.text_of(exchange.said)
 
 
 TIMED_OUT_MARK = "gpuinfra: no sign of the runner within"

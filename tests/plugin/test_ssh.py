@@ -222,6 +222,23 @@ def wait_for(condition: Callable[[], bool], timeout_s: float) -> None:
         time.sleep(0.05)
 
 
+def test_login_begun_before_a_usage_error_is_ended(
+    tmp_path: Path, normal: SshdHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad option shows itself once the login has begun: no session stays there, no control socket here."""
+    undisturbed = normal.processes()
+    with tempfile.TemporaryDirectory(prefix="gi-", dir="/tmp") as private:
+        monkeypatch.setenv("TMPDIR", private)
+        ended = run_pytest(
+            tmp_path,
+            *(f"--gpu-ssh-config={normal.ssh_config}", f"--gpu-host={normal.alias}", "--gpu-baseline=nosuch.json"),
+        )
+        assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+        assert "nosuch.json" in ended.stderr
+        wait_for(lambda: not list(Path(private).glob("gpuinfra-*")), 5)
+    wait_for(lambda: normal.processes() == undisturbed, 5)
+
+
 def test_replay_gives_the_same_endings_item_by_item(tmp_path: Path, normal: SshdHost) -> None:
     """The recording of a live run, judged again, ends the same, in the same order; errors and skips included."""
     (tmp_path / "gpuinfra.toml").write_text(

@@ -200,3 +200,55 @@ def test_remote_command_is_plain_for_any_shell() -> None:
     """No sign that sh, csh or fish read differently, within single quotes."""
     inside = remote_command().partition("'")[2].rpartition("'")[0]
     assert not set("'!\n\\`") & set(inside)
+
+
+def flooding(mark: str, sign: str) -> str:
+    """Give Python that prints a sign without end."""
+    return f"import os\nwhile True: os.write({sign}, b'{mark} ' * 4096)"
+
+
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_command_that_prints_without_end_is_cut_off(connection: LocalConnection, stream: str) -> None:
+    """Its reason is said, and it does not run on."""
+    mark = f"flood{stream}{os.getpid()}"
+    with pytest.raises(ProbeError, match="printed more than 64 MiB, and was ended"):
+        connection.run(["python3", "-c", flooding(mark, stream)], timeout_s=120)
+    assert gone(mark)
+
+
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_login_shell_that_prints_without_end_is_cut_off(stream: str) -> None:
+    """Before the runner has spoken, nothing but noise is there; it does not fill the memory."""
+
+    class Flooding(LocalConnection):
+        def _session_argv(self) -> list[str]:
+            return [sys.executable, "-c", flooding("noise", stream)]
+
+    with pytest.raises(ProbeError, match=r"printed more than 8 MiB that nobody asked for.*'.*noise noise.*'"):
+        Flooding("here").run(["true"])
+
+
+def test_session_opened_early_serves_the_first_command() -> None:
+    """The first command takes the session that was begun; a second begins its own; none is left over."""
+    opened = LocalConnection("here")
+    opened.open_early()
+    began = opened._early
+    assert began is not None
+    assert opened.run(["echo", "one"]).stdout == "one\n"
+    assert began.poll() is not None
+    assert opened.run(["echo", "two"]).stdout == "two\n"
+    assert opened.round_trips == 2
+    opened.close()
+
+
+def test_session_opened_early_and_never_used_ends_with_the_connection() -> None:
+    """No process and no pipe of it stay."""
+    opened = LocalConnection("here")
+    opened.open_early()
+    began = opened._early
+    assert began is not None
+    assert began.poll() is None
+    opened.close()
+    assert began.poll() is not None
+    assert began.stdout is not None
+    assert began.stdout.closed
