@@ -6,6 +6,7 @@ This module is loaded in every pytest session: it imports nothing heavy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,10 +14,12 @@ import pytest
 from pytest_gpuinfra.fixtures import value_fixture
 
 if TYPE_CHECKING:
+    from pytest_gpuinfra.collectives import GroupRun, HostCollective, HostPair
+    from pytest_gpuinfra.facts.all_reduce import AllReduceRun
     from pytest_gpuinfra.facts.gpu import GpuRow, GpuTable
-    from pytest_gpuinfra.facts.gpu_program import AllReduceRun
     from pytest_gpuinfra.gpu_runs import GpuRun, GpuRuns
     from pytest_gpuinfra.host import GpuHost
+    from pytest_gpuinfra.service_facts import ServiceFacts
     from pytest_gpuinfra.targets import DirectedPair, GpuDevice
 
 gpu_pair: DirectedPair = value_fixture("gpu_pair", "Give a directed pair of GPUs: one test for each, n(n-1) for n.")
@@ -94,3 +97,73 @@ def gpu_torch_run(gpu_runs: GpuRuns) -> GpuRun:
 def gpu_allreduce_run(gpu_arm: str, gpu_cuda_run: GpuRun) -> AllReduceRun | None:
     """Give the all-reduce of the test's arm; None if the program did not get there."""
     return next((run for run in gpu_cuda_run.program.runs if run.arm == gpu_arm), None)
+
+
+@pytest.fixture(scope="session")
+def gpu_service_environment(gpu_service: ServiceFacts, gpu_runs: GpuRuns) -> Mapping[str, str]:
+    """
+    Give the variables that the service's main process has in effect, as an all-reduce is to have them.
+
+    Raises:
+        FactUnavailable: They are not known whole: a title overwrote them, or they cannot be read.
+    """
+    return gpu_runs.service_arm.environment
+
+
+@pytest.fixture(scope="session")
+def gpu_service_run(
+    gpu_host: GpuHost, gpu_service_environment: Mapping[str, str], gpu_runs: GpuRuns, gpu_cuda_run: GpuRun
+) -> AllReduceRun | None:
+    """
+    Give the all-reduce as the service runs, with its environment and its NCCL; None if the program did not get there.
+
+    Raises:
+        As `gpu_cuda_run`, and as `gpu_service_environment`.
+    """
+    if len(gpu_host.computing_gpus) < 2:
+        pytest.skip(f"{gpu_host.alias} has no two GPUs on the nvidia driver, expected or seen")
+    plan = gpu_cuda_run.program.plan
+    if gpu_runs.recorded is not None and plan is not None and "service" not in plan.arms:
+        pytest.skip(f"the recording of {gpu_host.alias} holds no all-reduce as the service runs")
+    return next((run for run in gpu_cuda_run.program.runs if run.arm == "service"), None)
+
+
+gpu_collective: HostCollective = value_fixture(
+    "gpu_collective", "Give a group of hosts that compute together: one test for each."
+)
+gpu_host_pair: HostPair = value_fixture(
+    "gpu_host_pair", "Give two hosts of a group that compute together: one test for each pair that would be tried."
+)
+
+
+@pytest.fixture(scope="session")
+def gpu_collective_run(gpu_collective: HostCollective) -> GroupRun:
+    """
+    Give the all-reduce over all hosts of the test's group.
+
+    Raises:
+        FactUnavailable: A host of it is not in this run or was not reached, or a recording is of another boot.
+    """
+    return gpu_collective.whole
+
+
+@pytest.fixture(scope="session")
+def gpu_host_pair_run(gpu_host_pair: HostPair, gpu_host: GpuHost) -> GroupRun:
+    """
+    Give the all-reduce over the test's two hosts; skip unless all hosts of the group together are wrong.
+
+    Raises:
+        FactUnavailable: As `gpu_collective_run`.
+    """
+    from pytest_gpuinfra.verdict.host_collective import judge_group
+
+    group = next(one for one in gpu_host.collectives if one.name == gpu_host_pair.group)
+    whole = group.whole
+    ending = judge_group(whole.expected, whole.parts, whole.errors, group.name).ending
+    if ending == "error":
+        pytest.skip(f"group {group.name} could not be judged as a whole, so no pair is tried")
+    if ending != "wrong":
+        pytest.skip(f"group {group.name}: nothing is seen wrong with all hosts together, so no pair is tried")
+    if len(whole.hosts) == 2:
+        pytest.skip(f"group {group.name} is this pair, and was judged as a whole")
+    return group.pairs[gpu_host_pair.one, gpu_host_pair.other]

@@ -17,13 +17,24 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_gpuinfra.capture import kernel_log, take_capture
 from pytest_gpuinfra.connection.base import Connection
 from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, GpuInfraError, ProbeError
-from pytest_gpuinfra.facts.gpu_program import GpuProgramRun, PeerTransfer, parse_gpu_program_events, parse_progress
+from pytest_gpuinfra.facts.address_decode import decode_address
+from pytest_gpuinfra.facts.gpu_program import GpuProgramRun, parse_gpu_program_events, parse_progress
+from pytest_gpuinfra.facts.kernel_fault import parse_kernel_faults
 from pytest_gpuinfra.facts.kernel_log import KernelLog, KernelLogEntry, parse_kernel_log
+from pytest_gpuinfra.facts.peer_transfer import PeerTransfer
 from pytest_gpuinfra.facts.reading import Reading
+from pytest_gpuinfra.service_side import (
+    UNSET,
+    environment_of_service,
+    nccl_of_service,
+    python_of_service,
+)
 from pytest_gpuinfra.target.plan import P2P, SHM, ArmPlan, GpuPlan, estimate, program_text
+from pytest_gpuinfra.verdict.path_safety import RankPath
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.host_facts import HostFacts
+    from pytest_gpuinfra.service_facts import ServiceFacts
     from pytest_gpuinfra.targets import DirectedPair
 
 _ALLOWANCE_S = 60.0
@@ -39,9 +50,7 @@ class GpuRunSettings:
         devices: PCI addresses, shape (n,), in the driver's order; () for every device that CUDA shows.
         arms: Names of the all-reduce arms over all of them.
         subsets: "none", "pairs" or "all": which subsets of the GPUs get arms of their own.
-        python: The Python that has torch, for torch_program; None for the target's python3.
-        service_environment: NCCL variables of the running service, for the arm "service"; None if unknown.
-        nccl_paths: Files of libnccl to try first: the service's own.
+        python: The Python that has torch, for torch_program; None for the service's, or the target's python3.
         peers: Whether peer copies are tried at all. Where the inventory expects them to be blocked they are not:
             each refused access would stand in the kernel's log as a fault.
     """
@@ -50,8 +59,6 @@ class GpuRunSettings:
     arms: tuple[str, ...] = ("shm", "p2p")
     subsets: str = "none"
     python: str | None = None
-    service_environment: Mapping[str, str] | None = None
-    nccl_paths: tuple[str, ...] = ()
     peers: bool = True
 
     def arm_plans(self) -> tuple[ArmPlan, ...]:
@@ -67,8 +74,6 @@ class GpuRunSettings:
         return tuple(plans)
 
     def _arm(self, name: str, kind: str, devices: tuple[str, ...]) -> ArmPlan:
-        if kind == "service":
-            return ArmPlan(name, dict(self.service_environment or {}), (), devices)
         base = {"shm": SHM, "p2p": P2P}[kind]
         return ArmPlan(name, base.environment, base.unset, devices)
 
@@ -88,15 +93,24 @@ class GpuRun:
     log: tuple[KernelLogEntry, ...] | None
     log_reason: str = ""
 
-    def messages_between(self, began_s: float | None, ended_s: float | None) -> list[str]:
-        """Give the kernel's messages of a stretch of the target's monotonic clock, a moment before and after it."""
-        if self.log is None or began_s is None or ended_s is None:
-            return []
-        return [
-            entry.message
-            for entry in self.log
+    def logged_during(self, transfer: PeerTransfer) -> tuple[KernelLogEntry, ...]:
+        """
+        Give the kernel's messages that fell into a transfer.
+
+        They are told by their record numbers, where the program could read these; else by the target's monotonic
+        clock, a moment before and after, so that a message may also be a neighbour's.
+        """
+        log_from, log_to = transfer.log_from, transfer.log_to
+        began_s, ended_s = transfer.began_monotonic_s, transfer.ended_monotonic_s
+        if log_from is not None and log_to is not None:
+            return tuple(entry for entry in self.log or () if log_from < (entry.sequence or 0) <= log_to)
+        if began_s is None or ended_s is None:
+            return ()
+        return tuple(
+            entry
+            for entry in self.log or ()
             if entry.time_s is not None and began_s - 0.05 <= entry.time_s <= ended_s + 0.2
-        ]
+        )
 
     def context(self, facts: HostFacts, pair: DirectedPair, transfer: PeerTransfer | None) -> list[str]:
         """Give what else was seen of a pair: group types, the driver's word, kernel messages during its copies."""
@@ -114,11 +128,22 @@ class GpuRun:
         if self.log is None:
             words.append(f"kernel log during the copies unknown: {self.log_reason}")
         else:
-            said = self.messages_between(transfer.began_monotonic_s, transfer.ended_monotonic_s)
+            said = [_with_owner(entry, facts) for entry in self.logged_during(transfer)]
             words += [f"kernel log during the copies: {message}" for message in said[:4]] or [
                 "the kernel logged nothing during the copies"
             ]
         return words
+
+
+def _with_owner(entry: KernelLogEntry, facts: HostFacts) -> str:
+    """Give a message, and whose memory it speaks of where it is a refused access."""
+    faults = parse_kernel_faults(KernelLog((entry,), "/dev/kmsg", ""))
+    try:
+        owners = [decode_address(one.address, facts.pci_functions) for one in faults if one.address is not None]
+    except GpuInfraError:
+        return entry.message
+    told = ", ".join(str(owner) for owner in owners if owner is not None)
+    return f"{entry.message} [that is {told}]" if told else entry.message
 
 
 @dataclass
@@ -135,6 +160,7 @@ class GpuRuns:
         boot_id: Gives the boot that the facts belong to.
         recorded: What an earlier run said; None for a live host.
         on_progress: Called with a line whenever the program begins something.
+        service: Gives the facts of the running service; None where no service is expected.
     """
 
     alias: str
@@ -145,6 +171,7 @@ class GpuRuns:
     boot_id: Callable[[], str]
     recorded: Mapping[str, Any] | None = None
     on_progress: Callable[[str], None] = lambda _: None
+    service: Callable[[], ServiceFacts] | None = None
     said: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -159,13 +186,15 @@ class GpuRuns:
             FactUnavailable: The program could not run, or its results belong to another boot.
             ProbeError, CommandTimeout, UnreachableError: It did not come to its end.
         """
-        plan = GpuPlan(
-            devices=self.settings.devices or None,
-            arms=self.settings.arm_plans(),
-            nccl_paths=self.settings.nccl_paths,
-            **({} if self.settings.peers else _NO_PEERS),
+        return self._run(
+            "cuda",
+            lambda: GpuPlan(
+                devices=self.settings.devices or None,
+                arms=(*self._service_arms(), *self.settings.arm_plans()),
+                nccl_paths=() if self.service is None else nccl_of_service(self.service()),
+                **({} if self.settings.peers else _NO_PEERS),
+            ),
         )
-        return self._run("cuda", plan)
 
     @cached_property
     def torch(self) -> GpuRun:
@@ -175,23 +204,59 @@ class GpuRuns:
         Raises:
             As `cuda`.
         """
-        plan = GpuPlan(
-            devices=self.settings.devices or None,
-            mechanisms=("torch_copy",) if self.settings.peers else (),
-            simultaneous=(),
-            chains=(),
-            sizes=(4096, 1 << 20, 64 << 20),
-            arms=tuple(arm for arm in self.settings.arm_plans() if not arm.devices)[:1],
+        return self._run(
+            "torch",
+            lambda: GpuPlan(
+                devices=self.settings.devices or None,
+                mechanisms=("torch_copy",) if self.settings.peers else (),
+                simultaneous=(),
+                chains=(),
+                sizes=(4096, 1 << 20, 64 << 20),
+                arms=(*self._service_arms(), *(arm for arm in self.settings.arm_plans() if not arm.devices))[:1],
+            ),
         )
-        return self._run("torch", plan)
+
+    @property
+    def service_arm(self) -> ArmPlan:
+        """
+        The all-reduce as the service runs: with the environment of its main process, and nothing else of NCCL's.
+
+        Raises:
+            FactUnavailable: No service is expected, its environment is not known whole, or it would try
+                peer-to-peer where the inventory expects that to be blocked.
+        """
+        if self.service is None:
+            raise FactUnavailable(self.alias, "the inventory names no service", remedy='service = "UNIT"')
+        service = self.service()
+        arm = ArmPlan("service", environment_of_service(service), UNSET)
+        if not self.settings.peers and not RankPath(0, arm.environment, whole=True).peers_off:
+            raise FactUnavailable(
+                service.unit_name,
+                'peer_access is "blocked", and its environment does not switch NCCL\'s peer-to-peer off: '
+                "each refused access would stand in the kernel's log as a fault, so it was not run",
+                remedy="set NCCL_P2P_DISABLE=1 in its unit",
+            )
+        return arm
+
+    def _service_arms(self) -> tuple[ArmPlan, ...]:
+        try:
+            return () if self.service is None else (self.service_arm,)
+        except GpuInfraError:
+            return ()  # whoever asks for it is told why
+
+    @property
+    def _python(self) -> str | None:
+        if self.settings.python is not None or self.service is None:
+            return self.settings.python
+        return python_of_service(self.service())
 
     def gathered(self) -> dict[str, Any] | None:
         """Give what the programs said, as plain data for the recording; None if none was run."""
         return dict(self.recorded) if self.recorded is not None else dict(self.said) or None
 
-    def _run(self, name: Literal["cuda", "torch"], plan: GpuPlan) -> GpuRun:
+    def _run(self, name: Literal["cuda", "torch"], plan: Callable[[], GpuPlan]) -> GpuRun:
         with self._lock:
-            said = self.recorded.get(name) if self.recorded is not None else self._ask(name, plan)
+            said = self.recorded.get(name) if self.recorded is not None else self._ask(name, plan())
             if said is None:
                 raise FactUnavailable(
                     f"{self.alias}: {name}_program", "the recording holds no run of it", remedy="run on the host itself"
@@ -249,7 +314,7 @@ class GpuRuns:
                 plan.document(name),
                 timeout_s=plan.deadlines.total_s + _ALLOWANCE_S,
                 on_output=heard,
-                python=self.settings.python if name == "torch" else None,
+                python=self._python if name == "torch" else None,
             )
             if not lines:
                 said["error"] = (

@@ -24,7 +24,7 @@ SERVICE_PROPERTIES = (
     "FragmentPath,DropInPaths,NeedDaemonReload,ExecStart,Environment,EnvironmentFiles,After,Before,User,Type,"
     "ActiveEnterTimestampMonotonic,InactiveEnterTimestampMonotonic,ExecMainStartTimestampMonotonic,ConditionResult"
 )
-OPENED = ("/dev/shm/", "/dev/nvidia")
+OPENED = ("/dev/shm/", "/dev/nvidia", "*/libnccl.so")
 SMI_FIELDS = ("index", "pci.bus_id", "uuid", "name", "driver_version")
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64")
 _SMI = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader")

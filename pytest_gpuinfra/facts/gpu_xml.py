@@ -34,6 +34,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "utilization.gpu": ("utilization/gpu_util",),
     "utilization.memory": ("utilization/memory_util",),
     "temperature.gpu": ("temperature/gpu_temp",),
+    "temperature.gpu.tlimit": ("temperature/gpu_temp_tlimit",),
     "temperature.memory": ("temperature/memory_temp",),
     "fan.speed": ("fan_speed",),
     "power.draw": (

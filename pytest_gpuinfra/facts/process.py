@@ -56,7 +56,8 @@ class ServiceProcess:
         environment_error: Reason, "" if it was read.
         executable: Path of the program; "" where it cannot be read.
         started_ticks: Clock ticks from boot to its start.
-        opened: Paths below the beginnings asked for, each as often as it is open; None where it cannot be read.
+        opened: Paths that were asked for by their beginnings or parts, each as often as it is open; None where that
+            cannot be read.
     """
 
     pid: int

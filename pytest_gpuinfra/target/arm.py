@@ -22,7 +22,9 @@ TELLING = (" via ", "WARN", "set by environment", "NCCL version", "Init COMPLETE
 def apply_environment(arm):
     """Give this rank the arm's environment, NCCL's log on our pipe, and no file left by NCCL or the driver."""
     for name in arm.get("unset") or ():
-        os.environ.pop(name, None)
+        for known in list(os.environ):
+            if known == name or (name.endswith("*") and known.startswith(name[:-1])):
+                del os.environ[known]
     for name, value in (arm.get("environment") or {}).items():
         if name not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):  # devices are chosen by address here
             os.environ[name] = value
@@ -121,6 +123,8 @@ class Arm:
             self._let_others_speak(0.0 if hang else 0.5)
         ending, reason = self._ending(hang)
         ranks = self._rank_reports()
+        if ending != "right":
+            self._look_around()
         removed = len(self.crew.removed_files)
         stuck = self.crew.kill(self.ranks) if ending != "right" else []
         self._emit(
@@ -139,11 +143,22 @@ class Arm:
             self._turn()
             if time.monotonic() > deadline:
                 return "not ready within %g s" % self.timing["prepare_s"]
-        for worker in self.ranks:
-            worker.tell({"go": True})
+        if not self._broken():
+            self._let_go()
         for note in self.notes:
             note["at"] = time.monotonic()
         return ""
+
+    def _let_go(self):
+        """Start the ranks, all of which are ready."""
+        for worker in self.ranks:
+            worker.tell({"go": True})
+
+    def _look_around(self):
+        """Look at what the ranks' bad end may come from, while all that took part is still there."""
+
+    def _name(self, rank):
+        return "rank %d (%s)" % (rank, self.devices[rank])
 
     def _wait_until_over(self, began):
         while not all(note.get("done") for note in self.notes) and not self._broken():
@@ -170,7 +185,7 @@ class Arm:
             self._turn()
 
     def _ending(self, hang):
-        named = ["rank %d (%s)" % (rank, device) for rank, device in enumerate(self.devices)]
+        named = [self._name(rank) for rank in range(len(self.devices))]
         unfinished = [rank for rank, note in enumerate(self.notes) if not note.get("done")]
         stages = {rank: self.notes[rank]["stage"] for rank in unfinished}
         for rank in unfinished:

@@ -23,7 +23,8 @@ import os
 
 import supervisor
 from collective import reduce_in_rank
-from pairs import help_owner, own_pairs
+from ipc_helper import help_owner
+from pairs import own_pairs
 from program import Program, prepare
 
 

@@ -1,7 +1,7 @@
 """
 Peer transfers: every directed pair by every mechanism, both directions at once, and chains of three.
 
-This file imports supervisor.py and driver.py only and runs on Python 3.6 and later with the standard library only.
+This file imports its neighbours only and runs on Python 3.6 and later with the standard library only.
 
 Two processes have a context on every GPU. The owner holds all buffers: it fills the source on the source's GPU,
 poisons the destination, lets the copy happen, and compares on the destination's GPU, whose own memory it reads:
@@ -16,303 +16,17 @@ The helper opens the owner's buffers by CUDA IPC and copies for the mechanisms t
 """
 
 import ctypes
-import json
+import time
 
-import supervisor
-from driver import DEVICE_POINTER, IPC_LAZY_PEER_ACCESS, Device, Driver, IpcHandle, open_devices, read_memory
+from copy_buffers import GUARD, Buffers, launch_copy
+from copy_tasks import blank_result, list_tasks
+from device_memory import MEBIBYTE, enumerate_devices, plan_memory
+from driver import DEVICE_POINTER, Driver, open_devices
+from ipc_helper import Helper
+from log_mark import LogMark
 from supervisor import TroubleError
 
-MECHANISMS = ("copy_engine", "kernel_store", "kernel_load", "ipc_store", "ipc_load")
-GUARD = 256  # bytes on each side of a destination that nothing may touch
-ORIGIN = 4096  # position in the stream of a source's first byte; guards lie before and after
 FAILURES_KEPT = 8
-MEBIBYTE = 1 << 20
-
-
-def list_tasks(plan, devices):
-    """
-    List what is to be done, in order: the same list in the parent and in the owner.
-
-    Args:
-        plan: The program's plan.
-        devices: PCI addresses of the devices at hand.
-    """
-    tasks = [
-        {"kind": "pair", "src": src, "dst": dst, "mechanism": mechanism}
-        for src in devices
-        for dst in devices
-        if src != dst
-        for mechanism in plan["mechanisms"]
-    ]
-    tasks += [
-        {"kind": "both", "src": src, "dst": dst, "mechanism": mechanism}
-        for number, src in enumerate(devices)
-        for dst in devices[number + 1 :]
-        for mechanism in plan["simultaneous"]
-    ]
-    tasks += [
-        {"kind": "chain", "src": src, "via": via, "dst": dst, "mechanism": mechanism}
-        for src in devices
-        for via in devices
-        for dst in devices
-        if len({src, via, dst}) == 3
-        for mechanism in plan["chains"]
-    ]
-    return tasks
-
-
-def bytes_of(plan, task):
-    """Give the bytes that a task copies, memory allowing."""
-    if task["kind"] == "chain":
-        return 2 * sum(plan["chain_sizes"]) * plan["repeats"]
-    sizes = plan["sizes"] + [case["size"] for case in plan["odd_cases"]]
-    one_way = sum(sizes) * plan["repeats"] + max(plan["sizes"]) * plan["timed_copies"]
-    return one_way * (2 if task["kind"] == "both" else 1)
-
-
-def describe(task):
-    """Say what a task is, for people."""
-    via = " -> " + task["via"] if "via" in task else ""
-    arrow = " <-> " if task["kind"] == "both" else " -> "
-    return "%s%s%s%s by %s" % (task["src"], via, arrow, task["dst"], task["mechanism"])
-
-
-def events_of(task, **fields):
-    """Give the events, without results, that a task leads to: [(name, fields)]."""
-    if task["kind"] == "chain":
-        base = {name: task[name] for name in ("src", "via", "dst", "mechanism")}
-        return [("chain", dict(blank_result(), **dict(base, **fields)))]
-    ends = [(task["src"], task["dst"])]
-    if task["kind"] == "both":
-        ends.append((task["dst"], task["src"]))
-    return [
-        (
-            "pair",
-            dict(
-                blank_result(),
-                src=src,
-                dst=dst,
-                mechanism=task["mechanism"],
-                simultaneous=task["kind"] == "both",
-                **fields,
-            ),
-        )
-        for src, dst in ends
-    ]
-
-
-def blank_result():
-    """Give the result fields of a pair or chain about which nothing is known."""
-    return {
-        "can_access": None,
-        "outcome": "error",
-        "class": None,
-        "reason": None,
-        "copies_checked": 0,
-        "bytes_checked": 0,
-        "largest_bytes": 0,
-        "wrong_copies": 0,
-        "wrong_bytes": 0,
-        "never_written_bytes": 0,
-        "zeroed_bytes": 0,
-        "scrambled_bytes": 0,
-        "guard_wrong_bytes": 0,
-        "failures": [],
-        "gb_s": None,
-    }
-
-
-def enumerate_devices(driver, plan):
-    """Give the visible devices, only those that the plan names if it names any, in PCI order."""
-    found = [Device(driver, index) for index in range(driver.count())]
-    read_memory(found)
-    wanted = plan["devices"]
-    return [device for device in found if wanted is None or device.pci in wanted]
-
-
-class Buffers:
-    """Source, destination and result words of one device, owned by this process."""
-
-    def __init__(self, device, capacity):
-        self.device = device
-        self.capacity = capacity
-        self.source = device.allocate(capacity + 64)
-        self.destination = device.allocate(capacity + 2 * GUARD + 64)
-        self.found = device.allocate(96)
-
-    def handle(self, address):
-        """Give a CUDA IPC handle of an allocation, as hexadecimal text."""
-        self.device.current()
-        handle = IpcHandle()
-        self.device.driver.call("cuIpcGetMemHandle", ctypes.byref(handle), DEVICE_POINTER(address))
-        return bytes(handle.bytes).hex()
-
-    def fill(self, case, seed):
-        """Make the source's bytes."""
-        self.device.launch(
-            "fill_bytes",
-            case["size"],
-            DEVICE_POINTER(self.source + case["src_offset"]),
-            ctypes.c_uint64(case["size"]),
-            ctypes.c_uint64(ORIGIN),
-            ctypes.c_uint32(seed),
-            ctypes.c_uint32(0),
-        )
-
-    def poison(self, case, seed):
-        """Make every byte of the destination and its guards differ from what is to come."""
-        size = case["size"] + 2 * GUARD
-        self.device.launch(
-            "fill_bytes",
-            size,
-            DEVICE_POINTER(self.destination + case["dst_offset"]),
-            ctypes.c_uint64(size),
-            ctypes.c_uint64(ORIGIN - GUARD),
-            ctypes.c_uint32(seed),
-            ctypes.c_uint32(1),
-        )
-        fresh = (ctypes.c_uint64 * 12)(*([0, 0, 0, 2**64 - 1, 0, 0] * 2))
-        self.device.write(self.found, bytes(fresh))
-
-    def check(self, case, seed):
-        """Compare the destination on its own device; give what differs, None if nothing does."""
-        start = self.destination + case["dst_offset"]
-        size = case["size"]
-        for offset, length, words in ((GUARD, size, 0), (0, GUARD, 48), (GUARD + size, GUARD, 48)):
-            self.device.launch(
-                "check_bytes",
-                length,
-                DEVICE_POINTER(start + offset),
-                ctypes.c_uint64(length),
-                ctypes.c_uint64(ORIGIN - GUARD + offset),
-                ctypes.c_uint32(seed),
-                ctypes.c_uint32(1 if words else 0),
-                DEVICE_POINTER(self.found + words),
-            )
-        self.device.finish()
-        found = self.device.read_words(self.found, 12)
-        if not found[0] and not found[6]:
-            return None
-        return {
-            "size_bytes": size,
-            "src_offset": case["src_offset"],
-            "dst_offset": case["dst_offset"],
-            "wrong_bytes": found[0],
-            "never_written_bytes": found[1],
-            "zeroed_bytes": found[2],
-            "scrambled_bytes": found[0] - found[1] - found[2],
-            "first_wrong_offset": found[3] if found[0] else None,
-            "last_wrong_offset": found[4] if found[0] else None,
-            "guard_wrong_bytes": found[6],
-        }
-
-
-def items_of(case):
-    """Give how many threads a copy kernel can use."""
-    return max(1, case["size"] // (64 if (case["src_offset"] | case["dst_offset"]) % 16 == 0 else 1))
-
-
-def launch_copy(device, case, destination, source, count):
-    """Launch the copying kernel on a device, so many times."""
-    for _ in range(count):
-        device.launch(
-            "copy_bytes",
-            items_of(case),
-            DEVICE_POINTER(destination),
-            DEVICE_POINTER(source),
-            ctypes.c_uint64(case["size"]),
-            blocks_per_multiprocessor=8,
-        )
-
-
-class Helper:
-    """The owner's side of the helper: copies that another process makes through CUDA IPC."""
-
-    def __init__(self, channel, buffers):
-        self.stream = channel.makefile("rw", encoding="utf-8", newline="\n")
-        self.buffers = buffers
-        self.known = False
-
-    def ask(self, request):
-        """Send a request and wait for the answer."""
-        self.stream.write(json.dumps(request) + "\n")
-        self.stream.flush()
-        line = self.stream.readline()
-        if not line:
-            raise TroubleError("program", "the process that opens the IPC mappings ended")
-        answer = json.loads(line)
-        if answer.get("trouble"):
-            raise TroubleError(answer["kind"], "in the other process: " + answer["trouble"])
-        return answer
-
-    def prepare(self, src, dst, on):
-        """Open both buffers in the context of device `on`."""
-        if not self.known:
-            handles = {}
-            for pci, buffers in self.buffers.items():
-                handles[pci] = [buffers.handle(buffers.source), buffers.handle(buffers.destination)]
-            self.ask({"handles": handles})
-            self.known = True
-        self.ask({"open": [src, dst], "on": on})
-
-    def copy(self, case, src, dst, on, count):
-        """Copy so many times; gives the seconds that the device took."""
-        return self.ask({"copy": case, "src": src, "dst": dst, "on": on, "count": count})["seconds"]
-
-
-def help_owner(_port, plan, channel):
-    """Be the helper: open the owner's buffers and copy as asked, until the owner ends."""
-    driver = Driver()
-    devices = {device.pci: device for device in enumerate_devices(driver, plan)}
-    open_devices(list(devices.values()), plan["ptx"])
-    stream = channel.makefile("rw", encoding="utf-8", newline="\n")
-    handles = {}
-    mappings = {}
-
-    def mapped(on, pci, which):
-        key = (on, pci, which)
-        if key not in mappings:
-            devices[on].current()
-            handle = IpcHandle()
-            ctypes.memmove(ctypes.byref(handle), bytes.fromhex(handles[pci][which]), 64)
-            address = DEVICE_POINTER()
-            code = driver.function("cuIpcOpenMemHandle_v2", "cuIpcOpenMemHandle")(
-                ctypes.byref(address), handle, ctypes.c_uint(IPC_LAZY_PEER_ACCESS)
-            )
-            if code:
-                driver.refuse("cuIpcOpenMemHandle", code)
-            mappings[key] = address.value
-        return mappings[key]
-
-    def answer(request):
-        if "handles" in request:
-            handles.update(request["handles"])
-            return {}
-        device = devices[request["on"]]
-        if device.trouble:
-            raise device.trouble
-        if "open" in request:
-            src, dst = request["open"]
-            mapped(request["on"], src, 0)
-            mapped(request["on"], dst, 1)
-            return {}
-        case = request["copy"]
-        source = mapped(request["on"], request["src"], 0) + case["src_offset"]
-        destination = mapped(request["on"], request["dst"], 1) + GUARD + case["dst_offset"]
-        begin, end = device.event(), device.event()
-        device.record(begin)
-        launch_copy(device, case, destination, source, request["count"])
-        device.record(end)
-        device.finish()
-        return {"seconds": device.seconds(begin, end)}
-
-    for line in stream:
-        try:
-            reply = answer(json.loads(line))
-        except TroubleError as trouble:
-            reply = {"trouble": str(trouble), "kind": trouble.kind}
-        stream.write(json.dumps(reply) + "\n")
-        stream.flush()
 
 
 class Result:
@@ -593,47 +307,32 @@ def failed(result, case, repeat, trouble):
     return fields
 
 
-def plan_memory(plan, devices):
-    """
-    Decide how large copies may get on each device, so that whatever runs there keeps its memory.
+class Bracket:
+    """Beginning and end of a task, by the clock and by the kernel's log."""
 
-    Returns:
-        Bytes of the largest copy by PCI address, and the reason for each device that gets none.
-        Where free memory is unknown (NVML missing, MIG, memory shared with the CPU) the smallest useful size is
-        taken: 64 MiB.
-    """
-    memory = plan["memory"]
-    largest = max(plan["sizes"] + [case["size"] for case in plan["odd_cases"]])
-    capacities = {}
-    reasons = {}
-    for device in devices:
-        if device.memory_free is None:
-            capacities[device.pci] = min(largest, 64 * MEBIBYTE)
-            continue
-        room = device.memory_free - memory["keep_free_bytes"] - 2 * memory["context_bytes"]
-        room = min(room, memory["budget_bytes"]) // 2 - MEBIBYTE
-        if room < MEBIBYTE:
-            reasons[device.pci] = (
-                "%s: too little free memory: %d MiB are free, our two contexts take %d MiB and %d MiB are left to "
-                "what runs there"
-                % (
-                    device.pci,
-                    device.memory_free // MEBIBYTE,
-                    2 * memory["context_bytes"] // MEBIBYTE,
-                    memory["keep_free_bytes"] // MEBIBYTE,
-                )
-            )
-        else:
-            capacities[device.pci] = min(largest, room)
-    return capacities, reasons
+    def __init__(self, log):
+        self.log = log
+        self.log_from = log.now()
+        self.began = time.monotonic()
+
+    def close(self, fields):
+        """Write both ends into the task's results."""
+        ended = time.monotonic()
+        log_to = self.log.now()
+        for one in fields:
+            one["began_monotonic_s"] = round(self.began, 6)
+            one["ended_monotonic_s"] = round(ended, 6)
+            one["log_from"] = self.log_from
+            one["log_to"] = log_to
 
 
 def own_pairs(port, plan, channel, first):
     """
     Be the owner: enumerate, say what is there, then do every task from number `first` on.
 
-    Says {"driver", "devices", "reasons"}; waits; then {"begin": n} and {"result": n, "fields": [...]} for each task,
-    {"broken": n} where a task ended the contexts, and {"done": true}.
+    Says {"driver", "devices", "reasons"}; waits; then, for each task, {"begin": n, "log_from": number of the kernel
+    log's youngest record} and {"result": n, "fields": [...]}, {"broken": n} where a task ended the contexts, and
+    {"done": true}.
     """
     driver = Driver()
     devices = enumerate_devices(driver, plan)
@@ -649,18 +348,17 @@ def own_pairs(port, plan, channel, first):
     tasks = list_tasks(plan, [device.pci for device in devices])
     if tasks[first:]:
         owner.open(capacities)
+    log = LogMark()
+    log.now()
     port.say(opened=True)
     port.wait()
     for number, task in enumerate(tasks):
         if number < first:
             continue
-        port.say(begin=number)
-        began = supervisor.time.monotonic()
+        bracket = Bracket(log)
+        port.say(begin=number, log_from=bracket.log_from)
         fields = getattr(owner, task["kind"])(number, task)
-        ended = supervisor.time.monotonic()
-        for one in fields:
-            one["began_monotonic_s"] = round(began, 6)
-            one["ended_monotonic_s"] = round(ended, 6)
+        bracket.close(fields)
         port.say(result=number, fields=fields)
         if any(one["outcome"] in ("failed", "error") for one in fields) and not owner.alive():
             port.say(broken=number)

@@ -15,16 +15,21 @@ from typing import Any, Literal
 
 HERE = Path(__file__).parent
 SCHEMA = 1
+_COPIES = (
+    *("supervisor", "crew", "arm", "driver", "log_mark"),
+    *("copy_tasks", "device_memory", "copy_buffers", "ipc_helper", "pairs"),
+)
 MODULES = {
-    "cuda": ("supervisor", "crew", "arm", "driver", "pairs", "collective", "program"),
-    "torch": ("supervisor", "crew", "arm", "driver", "pairs", "program"),
+    "cuda": (*_COPIES, "collective", "program"),
+    "torch": (*_COPIES, "torch_sums", "program"),
+    "hosts": ("supervisor", "crew", "arm", "driver", "device_memory", "torch_sums", "meeting"),
 }
 MEBIBYTE = 1 << 20
 MECHANISMS = ("copy_engine", "kernel_store", "kernel_load", "ipc_store", "ipc_load")
 
 
 @cache
-def program_text(program: Literal["cuda", "torch"]) -> str:
+def program_text(program: Literal["cuda", "torch", "hosts"]) -> str:
     """Give the program as one Python source, its modules in front; it runs wherever exec() runs it as __main__."""
     modules = {name: (HERE / f"{name}.py").read_text(encoding="utf-8") for name in MODULES[program]}
     main = (HERE / f"{program}_program.py").read_text(encoding="utf-8")
@@ -52,7 +57,7 @@ class ArmPlan:
     Attributes:
         name: "service", "shm", "p2p", or any other word.
         environment: Variables for the ranks; CUDA_VISIBLE_DEVICES and NCCL_DEBUG* of it have no effect.
-        unset: Variables to take away first.
+        unset: Variables to take away first, "NAME" or "PREFIX*".
         devices: PCI addresses, shape (world_size,), by rank; all of the plan's if empty.
     """
 
@@ -210,6 +215,109 @@ class GpuPlan:
             },
             "seed": self.seed,
             **({"ptx": kernels_ptx()} if program == "cuda" else {}),
+        }
+
+
+ON_GPUS = (
+    ("int32", 4),
+    ("int32", MEBIBYTE),
+    ("float32", 4100),
+    ("float32", 64 * MEBIBYTE),
+    ("bfloat16", 4098),
+)
+"""Messages of sums over hosts."""
+ON_CPU = (("int32", 4), ("int32", MEBIBYTE), ("float32", 4100), ("float32", 4 * MEBIBYTE), ("bfloat16", 4098))
+"""The same for ranks on the CPU, which makes and compares them itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """
+    Where the hosts of a group meet.
+
+    Attributes:
+        address: Of the first host, as the others reach it.
+        port: TCP port there.
+        id: Word that only this run has.
+        hosts: How many come.
+        join_s: Seconds until all must have come, their import of torch included.
+    """
+
+    address: str
+    port: int
+    hosts: int
+    join_s: float
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+@dataclass(frozen=True, slots=True)
+class HostsPlan:
+    """
+    What the hosts of a group are to do together; each gets its own document of it.
+
+    Attributes:
+        rendezvous: Where they meet.
+        backend: "nccl", or "gloo" for ranks on the CPU.
+        environment: Variables for the ranks; "{host}" in a value stands for the host's alias.
+        unset: Variables to take away first, "NAME" or "PREFIX*".
+        messages: (type, bytes) of the sums.
+        repeats: Rounds of each.
+        timed_sums: All-reduces in the timed round of the largest message; 0 for no busbw.
+        lock_wait_s: Seconds to wait for another run on a host.
+        deadlines: As in GpuPlan; `prepare_s` until the ranks of a host are ready.
+        memory: As in GpuPlan.
+        seed: Of all sums; drawn anew for every plan.
+    """
+
+    rendezvous: Rendezvous
+    backend: Literal["nccl", "gloo"] = "nccl"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    messages: tuple[tuple[str, int], ...] = ON_GPUS
+    repeats: int = 2
+    timed_sums: int = 5
+    lock_wait_s: float = 60.0
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    memory: Memory = field(default_factory=Memory)
+    seed: int = field(default_factory=lambda: secrets.randbits(31))
+
+    def document(self, host: str, devices: Sequence[str], *, first: bool, lock: bool = True) -> dict[str, Any]:
+        """
+        Give one host's part of the plan, one JSON object.
+
+        Args:
+            host: Its alias.
+            devices: PCI addresses of its ranks' GPUs, shape (ranks,); any words for ranks on the CPU.
+            first: Whether the rendezvous is there.
+            lock: Whether it takes the target's lock; two hosts of a group may be one machine.
+        """
+        return {
+            "schema": SCHEMA,
+            "host": host,
+            "devices": list(devices),
+            "lock": lock,
+            "rendezvous": {
+                "address": self.rendezvous.address,
+                "port": self.rendezvous.port,
+                "id": self.rendezvous.id,
+                "here": first,
+                "hosts": self.rendezvous.hosts,
+                "join_s": self.rendezvous.join_s,
+            },
+            "backend": self.backend,
+            "environment": {name: value.replace("{host}", host) for name, value in self.environment.items()},
+            "unset": list(self.unset),
+            "messages": [{"type": name, "size_bytes": size} for name, size in self.messages],
+            "repeats": self.repeats,
+            "timed_sums": self.timed_sums,
+            "lock_wait_s": self.lock_wait_s,
+            "deadlines": {
+                name: getattr(self.deadlines, name) for name in ("prepare_s", "task_s", "stall_s", "arm_s", "total_s")
+            },
+            "memory": {
+                name: getattr(self.memory, name) for name in ("budget_bytes", "keep_free_bytes", "context_bytes")
+            },
+            "seed": self.seed,
         }
 
 

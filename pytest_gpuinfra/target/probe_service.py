@@ -5,7 +5,7 @@ This file imports nothing of ours and runs on Python 3.6 and later with the stan
 One thing leads to the next (the unit names its files, its control group holds the processes), hence a kind of its own.
 
 Request: {"kind": "service", "unit": str, "properties": "Id,...", "names": [variable or "PREFIX*", ...],
-          "opened": [beginning of a path, ...]}
+          "opened": [beginning of a path, or "*PART" for one that holds PART, ...]}
 Answer, by entry:
     ""                  show (systemctl show), verify, journal (since the unit's last start; one JSON object a line),
                         manager (systemctl show-environment, by the list of names), paths (UnitPath), clock,
@@ -215,7 +215,8 @@ def read_process(pid, names, prefixes):
 
 def read_opened(home, prefixes):
     """Give the paths that a process has open or mapped and that begin so; each as often as it is open."""
-    wanted = tuple(prefixes)
+    wanted = tuple(prefix for prefix in prefixes if not prefix.startswith("*"))
+    parts = [prefix[1:] for prefix in prefixes if prefix.startswith("*")]
     paths = []
     try:
         for name in os.listdir(home + "fd"):
@@ -231,7 +232,8 @@ def read_opened(home, prefixes):
     except OSError as error:
         return refused(error)
     paths += sorted(path for path in mapped if path not in paths)
-    return {"t": json.dumps(sorted(path for path in paths if path.startswith(wanted)))}
+    kept = [path for path in paths if path.startswith(wanted) or any(part in path for part in parts)]
+    return {"t": json.dumps(sorted(kept))}
 
 
 def start_python(main, pids, names):

@@ -10,8 +10,9 @@ import time
 
 import supervisor
 from arm import Arm
+from copy_tasks import bytes_of, describe, events_of, list_tasks
 from crew import Crew
-from pairs import bytes_of, describe, events_of, list_tasks
+from log_mark import LogMark
 from supervisor import emit
 
 MEBIBYTE = 1 << 20
@@ -56,6 +57,7 @@ class Program:
         self.tasks = []
         self.next_task = 0
         self.began_task = None
+        self.log_from = None
         self.restarts = 0
         self.owner = None
         self.helper = None
@@ -158,6 +160,7 @@ class Program:
             self.mark("contexts")
         elif "begin" in value:
             self.next_task = value["begin"]
+            self.log_from = value["log_from"]
             self.began_task = time.monotonic()
             task = self.tasks[self.next_task]
             supervisor.progress("pairs", describe(task), self.next_task, len(self.tasks))
@@ -287,6 +290,8 @@ class Program:
         if stuck:
             reason += "; not even SIGKILL ended " + ", ".join(stuck)
         times = {"began_monotonic_s": self.began_task, "ended_monotonic_s": time.monotonic()}
+        if self.began_task is not None:
+            times.update(log_from=self.log_from, log_to=LogMark().now())
         for name, event in events_of(self.tasks[self.next_task], outcome=outcome, reason=reason):
             emit(name, **dict(event, **times))
         self.next_task += 1
@@ -334,11 +339,11 @@ class Program:
         return runnable
 
     def refuse_arm(self, arm, devices, at_hand):
-        """Say why an arm cannot run; None if it can, with the largest message that memory allows noted in it."""
+        """Say why an arm cannot run; None if it can, with the room and the largest message that it has noted in it."""
         if len(devices) < 2:
             return "an all-reduce needs two GPUs; %d at hand" % len(devices)
         memory = self.plan["memory"]
-        largest = max(message["size_bytes"] for message in self.plan["messages"])
+        least = memory["budget_bytes"]
         for pci in devices:
             if pci not in at_hand:
                 return "CUDA shows no device at %s" % pci
@@ -350,8 +355,9 @@ class Program:
             room = min(free - memory["keep_free_bytes"] - NCCL_BYTES, memory["budget_bytes"])
             if room < MEBIBYTE:
                 return "%s: too little free memory for a rank: %d MiB are free" % (pci, free // MEBIBYTE)
-            largest = min(largest, room)
-        arm["largest_bytes"] = largest
+            least = min(least, room)
+        arm["room_bytes"] = least
+        arm["largest_bytes"] = min(least, max(message["size_bytes"] for message in self.plan["messages"]))
         return None
 
     def finish(self, complete):

@@ -18,10 +18,14 @@ import time
 
 import supervisor
 from arm import apply_environment
+from copy_tasks import blank_result, list_tasks
+from device_memory import enumerate_devices, plan_memory
 from driver import Driver
-from pairs import Result, blank_result, enumerate_devices, failed, list_tasks, plan_memory
+from log_mark import LogMark
+from pairs import Bracket, Result, failed
 from program import Program, prepare
 from supervisor import TroubleError, emit
+from torch_sums import first_line, library, mix, sum_all
 
 torch = None  # set by import_torch; the plan has to be read first
 
@@ -30,6 +34,7 @@ def import_torch():
     """Import torch; gives what is to be told about it, or the reason why there is none to use."""
     global torch  # noqa: PLW0603
     began = time.monotonic()
+    sys.dont_write_bytecode = True  # nothing of ours may stay there
     try:
         import torch as module
         import torch.distributed
@@ -46,13 +51,6 @@ def import_torch():
         "stand_in": "sham" if hasattr(module, "gpuinfra_sham") else None,
     }
     return about, None
-
-
-def mix(words, seed):
-    """Turn consecutive int32 numbers into bytes of the stream: each odd, below 0x80; their complements are poison."""
-    words = words * -1640531535 + (seed & 0x7FFFFFFF)
-    words = words ^ (words >> 15)
-    return words * 739982445
 
 
 def stream_bytes(size, seed, device):
@@ -140,6 +138,8 @@ class TorchPairs:
             seed = self.plan["seed"] + number * 1000003 + case["size"] % 8191 + repeat * 127
             try:
                 found, seconds = self.copy(src, dst, case, seed, copies)
+            except torch.cuda.OutOfMemoryError as error:
+                return dict(blank_result(), can_access=True, reason="too little free memory: %s" % first_line(error))
             except RuntimeError as error:
                 return failed(result, case, repeat, first_line(error))
             if copies > 1:
@@ -148,27 +148,14 @@ class TorchPairs:
         return result.close(gb_s)
 
 
-def loaded_nccl():
-    """Give the file of the NCCL that torch has loaded; None where it is linked into torch itself."""
-    try:
-        with open("/proc/self/maps") as maps:
-            paths = sorted({line.split(None, 5)[5].strip() for line in maps if "/libnccl.so" in line})
-    except OSError:
-        return None
-    return paths[0] if paths else None
-
-
-def first_line(error):
-    """Give the first line of an error's text."""
-    return str(error).split("\n", 1)[0]
-
-
 def torch_pairs(port, plan, channel, first):
     """Be the worker that does the pairs; says what pairs.own_pairs says."""
     channel.close()
     driver = Driver()
     devices = enumerate_devices(driver, plan)
-    capacities, reasons = plan_memory(plan, devices)
+    fourfold = dict(plan, sizes=[4 * size for size in plan["sizes"]], odd_cases=[])
+    capacities, reasons = plan_memory(fourfold, devices)
+    capacities = {pci: size // 4 for pci, size in capacities.items()}  # torch makes four of each while comparing
     port.say(
         driver=driver.report(),
         devices=[device.report() for device in devices],
@@ -177,36 +164,26 @@ def torch_pairs(port, plan, channel, first):
     )
     tasks = list_tasks(plan, [device.pci for device in devices])
     numbers = {device.pci: device.index for device in devices}
-    largest = {pci: size // 4 for pci, size in capacities.items()}  # torch makes four of each while comparing
     pairs = TorchPairs(plan, numbers)
     if tasks[first:]:
-        for pci in largest:
+        for pci in capacities:
             torch.zeros(1, device="cuda:%d" % numbers[pci])
+    log = LogMark()
+    log.now()
     port.say(opened=True)
     port.wait()
     for number, task in enumerate(tasks):
         if number < first:
             continue
-        port.say(begin=number)
-        began = time.monotonic()
-        fields = pairs.pair(number, task, largest)
-        fields["began_monotonic_s"] = round(began, 6)
-        fields["ended_monotonic_s"] = round(time.monotonic(), 6)
+        bracket = Bracket(log)
+        port.say(begin=number, log_from=bracket.log_from)
+        fields = pairs.pair(number, task, capacities)
+        bracket.close([fields])
         port.say(result=number, fields=[fields])
         if fields["outcome"] == "failed":
             port.say(broken=number)
             return
     port.say(done=True)
-
-
-def contribution(elements, rank, seed, type_name, device):
-    """Make what a rank puts into a sum. Shape (elements,); integers whose sums are exact in their type."""
-    words = mix(torch.arange(elements, dtype=torch.int32, device=device), seed + rank * 7919)
-    if type_name == "float32":
-        return (words & 0xFFFFF).to(torch.float32)
-    if type_name == "bfloat16":
-        return ((words & 0x7FFFFFFF) % 15 + 1).to(torch.bfloat16)
-    return words
 
 
 def torch_rank(port, plan, arm, rank, devices):
@@ -234,12 +211,7 @@ def reduce_in_rank(port, plan, arm, rank, place):
     torch.zeros(1, device=device)
     port.say(
         stage="waiting for the other ranks",
-        ready={
-            "path": loaded_nccl(),
-            "version": ".".join(str(part) for part in torch.cuda.nccl.version()),
-            "sham": hasattr(torch, "gpuinfra_sham"),
-            "stand_in": "sham" if hasattr(torch, "gpuinfra_sham") else None,
-        },
+        ready=library(),
     )
     port.wait()
     port.say(stage="joining the process group")
@@ -250,62 +222,9 @@ def reduce_in_rank(port, plan, arm, rank, place):
     else:
         store = torch.distributed.TCPStore("127.0.0.1", port.wait()["id"], world, False, patience)
     torch.distributed.init_process_group("nccl", store=store, rank=rank, world_size=world, timeout=patience)
-    messages = [message for message in plan["messages"] if message["size_bytes"] <= arm["largest_bytes"] // 4]
-    for index, message in enumerate(messages):
-        for repeat in range(1, plan["repeats"] + 1):
-            run = sum_once(port, message, repeat, (rank, world, device), plan["seed"] + index * 101 + repeat)
-            port.say(run=run)
-    timed = max(messages, key=lambda message: (message["size_bytes"], message["type"] == "float32"))
-    if plan["timed_sums"]:
-        port.say(stage="timing all-reduces of %d bytes" % timed["size_bytes"])
-        port.say(speed=time_sums(timed, device, plan["timed_sums"]))
+    sum_all(port, plan, (rank, world, device), arm["room_bytes"])
     port.say(stage="leaving", done=True)
     torch.distributed.destroy_process_group()
-
-
-def sum_once(port, message, repeat, place, seed):
-    """Sum once, and compare with what every rank can work out."""
-    rank, world, device = place
-    type_name, size = message["type"], message["size_bytes"]
-    elements = size // (2 if type_name == "bfloat16" else 4)
-    what = "an all-reduce of %d bytes, %s, repeat %d" % (size, type_name, repeat)
-    port.say(stage="calling " + what)
-    mine = contribution(elements, rank, seed, type_name, device)
-    values = mine.clone()
-    torch.distributed.all_reduce(values)
-    port.say(stage="waiting for " + what)
-    torch.cuda.synchronize(device)
-    want = contribution(elements, 0, seed, type_name, device)
-    for other in range(1, world):
-        want += contribution(elements, other, seed, type_name, device)
-    wrong = values != want
-    count = int(wrong.sum())
-    return {
-        "type": type_name,
-        "size_bytes": size,
-        "elements": elements,
-        "repeat": repeat,
-        "wrong_elements": count,
-        "unreduced_elements": int((wrong & (values == mine)).sum()) if count else 0,
-        "zero_elements": int((wrong & (values == 0)).sum()) if count else 0,
-        "first_wrong_index": int(wrong.nonzero()[0]) if count else None,
-    }
-
-
-def time_sums(message, device, count):
-    """Time sums in a row."""
-    type_name, size = message["type"], message["size_bytes"]
-    dtype = {"int32": torch.int32, "float32": torch.float32, "bfloat16": torch.bfloat16}[type_name]
-    values = torch.zeros(size // (2 if type_name == "bfloat16" else 4), dtype=dtype, device=device)
-    for _ in range(3):
-        torch.distributed.all_reduce(values)
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(count):
-        torch.distributed.all_reduce(values)
-    end.record()
-    torch.cuda.synchronize(device)
-    return {"type": type_name, "size_bytes": size, "time_s": begin.elapsed_time(end) / 1e3 / count}
 
 
 def main():

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from pytest_gpuinfra.facts.all_reduce import AllReduceRun
 from pytest_gpuinfra.facts.fault import KernelFault
 from pytest_gpuinfra.facts.filesystem import Space
-from pytest_gpuinfra.facts.gpu_program import AllReduceRun, PeerTransfer
+from pytest_gpuinfra.facts.peer_transfer import PeerTransfer
 from pytest_gpuinfra.facts.unit import UnitState
 from pytest_gpuinfra.facts.unit_journal import UnitJournal
 from pytest_gpuinfra.verdict.base import Verdict

@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from pytest_gpuinfra.facts.gpu_program import AllReduceRun, PeerTransfer
+from pytest_gpuinfra.facts.all_reduce import AllReduceRun
 from pytest_gpuinfra.facts.pci_address import short_address
+from pytest_gpuinfra.facts.peer_transfer import PeerTransfer
 from pytest_gpuinfra.facts.xid import Xid
 from pytest_gpuinfra.verdict.diagnosis_finding import Confidence, Finding, Step, some
 from pytest_gpuinfra.verdict.diagnosis_observed import Observations, Unknown, known, reasons

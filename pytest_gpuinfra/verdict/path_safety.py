@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Literal
 
-from pytest_gpuinfra.facts.gpu_program import AllReduceRun, PeerTransfer
+from pytest_gpuinfra.facts.all_reduce import AllReduceRun
+from pytest_gpuinfra.facts.peer_transfer import PeerTransfer
 from pytest_gpuinfra.verdict.base import Ending, Verdict
 
 State = Literal["safe", "unsafe", "unknown", "none"]
@@ -118,7 +119,7 @@ class PathSafety:
         endings: dict[State, Ending] = {"safe": "ok", "unsafe": "wrong", "unknown": "error", "none": "skip"}
         action = "set " + " and ".join(self.switches) if self.switches else ""
         if not action and self.choices:
-            action = "; ".join(self.choices)
+            action = f"safe to run, by what was proven: {'; or '.join(self.choices)}"
         return Verdict(
             ending=endings[self.state],
             subject=f"{subject}: path between its GPUs",
@@ -127,6 +128,26 @@ class PathSafety:
             why="over a path that corrupts, the model answers nonsense or hangs while every call succeeds",
             action=action or "run the peer and collective suites on this boot, then judge again",
         )
+
+
+def judge_without_service(safety: PathSafety | None, subject: str, nobody: str) -> Verdict:
+    """
+    Say what would be safe to run where nobody expects a service: there is nothing to be judged.
+
+    Args:
+        safety: What was proven on the GPUs; None if that is unknown.
+        subject: As in `PathSafety.verdict`.
+        nobody: Why no service is expected.
+    """
+    if safety is None:
+        proven = "what would be safe to run is unknown: the GPU programs proved nothing"
+    elif safety.choices:
+        proven = f"safe to run, by what was proven: {'; or '.join(safety.choices)}"
+    else:
+        proven = f"nothing is proven to be safe to run: {'; '.join(safety.reasons[1:]) or 'no result'}"
+    return Verdict(
+        ending="skip", subject=f"{subject}: path between its GPUs", observed=f"{nobody}; {proven}", expected="nothing"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from pytest_gpuinfra.facts.gpu_program import AllReduceRun, PeerTransfer
+from pytest_gpuinfra.facts.all_reduce import AllReduceRun
+from pytest_gpuinfra.facts.peer_transfer import PeerTransfer
 from pytest_gpuinfra.verdict.base import Verdict
 
 _CORRUPT = (
@@ -164,6 +166,36 @@ def judge_all_reduce(run: AllReduceRun | None, subject: str) -> Verdict:
         if "p2p" in run.arm
         else "read the ranks' last lines; then run one pair at a time (--gpu-subsets)",
     )
+
+
+def judge_service_run(run: AllReduceRun | None, subject: str, *, loaded: Sequence[str] = ()) -> Verdict:
+    """
+    Judge the all-reduce as the service runs: its environment, and its own NCCL.
+
+    Args:
+        run: What the program saw; None if it says nothing of it.
+        subject: The service, with the host.
+        loaded: Files of libnccl that the service's processes have loaded; () where none is seen.
+
+    Returns:
+        As `judge_all_reduce`; an error where right sums were made by another libnccl than the service's.
+    """
+    verdict = judge_all_reduce(run, subject)
+    if run is None:
+        return verdict
+    library = run.library
+    given = " ".join(f"{name}={value}" for name, value in sorted(run.environment.items())) or "no variable of NCCL's"
+    by = "" if library is None else f"; by NCCL {library.version} of {library.path or 'an unknown file'}"
+    observed = f"{verdict.observed}\n    with {given}{by}"
+    if verdict.ok and loaded and (library is None or library.path not in loaded):
+        return Verdict(
+            ending="error",
+            subject=subject,
+            observed=f"{observed}, and the service has loaded {', '.join(loaded)}",
+            expected=verdict.expected,
+            action="see whether that file can be loaded where the program runs: it may have been replaced on disk",
+        )
+    return replace(verdict, observed=observed)
 
 
 def judge_transport(run: AllReduceRun | None, subject: str, arm: str) -> Verdict:

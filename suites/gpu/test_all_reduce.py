@@ -5,10 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost
-from pytest_gpuinfra.facts.gpu_program import AllReduceRun
+from pytest_gpuinfra.facts.all_reduce import AllReduceRun
 from pytest_gpuinfra.gpu_runs import GpuRun
+from pytest_gpuinfra.service_facts import ServiceFacts
+from pytest_gpuinfra.service_side import loaded_nccl
 from pytest_gpuinfra.verdict.base import Verdict
-from pytest_gpuinfra.verdict.peer_transfer import judge_all_reduce, judge_busbw, judge_transport
+from pytest_gpuinfra.verdict.peer_transfer import judge_all_reduce, judge_busbw, judge_service_run, judge_transport
 
 pytestmark = pytest.mark.gpu_level("active")
 Judge = Callable[[Callable[[], Verdict]], Verdict]
@@ -43,6 +45,15 @@ def torch_sums(gpu_host: GpuHost, gpu_torch_run: GpuRun, gpu_judge: Judge) -> Ve
     return gpu_judge(lambda: judge_all_reduce(run, f"{gpu_host.alias}: all-reduce by torch.distributed"))
 
 
+@pytest.fixture
+def service_sums(
+    gpu_host: GpuHost, gpu_service: ServiceFacts, gpu_service_run: AllReduceRun | None, gpu_judge: Judge
+) -> Verdict:
+    """Judge the sums that are made as the service makes them."""
+    subject = f"{gpu_host.alias}: all-reduce as {gpu_service.unit_name} runs"
+    return gpu_judge(lambda: judge_service_run(gpu_service_run, subject, loaded=loaded_nccl(gpu_service)))
+
+
 def test_all_reduce_is_right(sums: Verdict) -> None:
     """
     An all-reduce gives the exact sum in every rank, for tiny and for large messages.
@@ -68,6 +79,15 @@ def test_all_reduce_is_as_fast_as_before(busbw: Verdict) -> None:
     Every layer of the model waits for it.
     """
     assert busbw.ok, busbw.message
+
+
+def test_all_reduce_as_the_service_runs_is_right(service_sums: Verdict) -> None:
+    """
+    With the environment of the service's main process, and its own NCCL, an all-reduce sums exactly.
+
+    The other arms prove a path; this one proves what the service really starts with, whatever layer set it.
+    """
+    assert service_sums.ok, service_sums.message
 
 
 def test_all_reduce_by_torch_is_right(torch_sums: Verdict) -> None:

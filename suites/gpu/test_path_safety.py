@@ -4,45 +4,83 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_gpuinfra import FactUnavailable, GpuHost
-from pytest_gpuinfra.gpu_runs import GpuRun
+from pytest_gpuinfra import FactUnavailable, GpuHost, GpuInfraError
+from pytest_gpuinfra.gpu_runs import GpuRun, GpuRuns
 from pytest_gpuinfra.service_facts import ServiceFacts
 from pytest_gpuinfra.verdict.base import Verdict
-from pytest_gpuinfra.verdict.path_safety import judge_path_safety
+from pytest_gpuinfra.verdict.path_safety import judge_path_safety, judge_without_service
 from pytest_gpuinfra.verdict.service_path import path_of_service
 
 pytestmark = pytest.mark.gpu_level("active")
 
 
 @pytest.fixture
-def engine(gpu_service: ServiceFacts) -> str | None:
-    """Give the engine's name; None if the service's processes tell of none that is known."""
+def proven(gpu_host: GpuHost, gpu_runs: GpuRuns) -> GpuRun | None:
+    """
+    Give what was proven on the GPUs; None where that is unknown, and no service is expected that it would matter to.
+
+    Raises:
+        FactUnavailable, ProbeError, CommandTimeout, UnreachableError: The program could not be run to its end.
+    """
     try:
-        return gpu_service.engine
-    except FactUnavailable:
+        return gpu_runs.cuda
+    except GpuInfraError:
+        if gpu_host.selected.spec.service is not None:
+            raise
         return None
+
+
+@pytest.fixture
+def running(gpu_host: GpuHost) -> ServiceFacts | None:
+    """
+    Give the service's facts; None where no service is expected, and where it is stopped or has failed.
+
+    Raises:
+        FactUnavailable: There is no unit of that name, or its state cannot be read.
+    """
+    if gpu_host.selected.spec.service is None:
+        return None
+    service = gpu_host.facts.service
+    return None if service.state.active_state in ("inactive", "failed") else service
 
 
 @pytest.fixture
 def path_safety(
     gpu_host: GpuHost,
-    gpu_service: ServiceFacts,
-    engine: str | None,
-    gpu_cuda_run: GpuRun,
+    running: ServiceFacts | None,
+    proven: GpuRun | None,
     gpu_judge: Callable[[Callable[[], Verdict]], Verdict],
 ) -> Verdict:
-    """Join what was proven on the GPUs with what the running service does."""
+    """Join what was proven on the GPUs with what the running service does; without one, say what would be safe."""
+    devices, named = gpu_host.computing_gpus, gpu_host.selected.spec.service
 
     def judge() -> Verdict:
-        devices = gpu_host.computing_gpus
-        service = path_of_service(
-            gpu_service.unit_name, gpu_service.ranks, gpu_service.witnesses, engine=engine, devices=devices
-        )
-        program = gpu_cuda_run.program
-        safety = judge_path_safety(program.transfers, program.runs, service, devices=devices)
-        return safety.verdict(f"{gpu_host.alias}: path between the GPUs of {gpu_service.unit_name}")
+        service = None
+        if running is not None:
+            service = path_of_service(
+                running.unit_name,
+                running.ranks,
+                running.witnesses,
+                engine=engine_of(running),
+                devices=devices,
+            )
+        safety = None
+        if proven is not None:
+            safety = judge_path_safety(proven.program.transfers, proven.program.runs, service, devices=devices)
+        if named is None or safety is None:
+            nobody = f"inventory names no service of {gpu_host.alias}"
+            return judge_without_service(safety, gpu_host.alias, nobody)
+        return safety.verdict(f"{gpu_host.alias}: {named}")
 
     return gpu_judge(judge)
+
+
+def engine_of(service: ServiceFacts) -> str | None:
+    """Give the engine's name; None if the service's processes tell of none that is known."""
+    try:
+        return service.engine
+    except FactUnavailable:
+        return None
 
 
 def test_service_uses_a_path_that_was_proven_right(path_safety: Verdict) -> None:

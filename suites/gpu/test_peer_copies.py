@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost
-from pytest_gpuinfra.facts.gpu_program import PeerTransfer
+from pytest_gpuinfra.facts.peer_transfer import PeerTransfer
 from pytest_gpuinfra.gpu_runs import GpuRun
 from pytest_gpuinfra.targets import DirectedPair
 from pytest_gpuinfra.verdict.base import Verdict

@@ -1,12 +1,13 @@
 """
 Real SGLang with TP=2 on two GPUs, in every variant that we judge, each judged by our plugin.
 
-    python tests/gpu/sglang_on_device.py PACKAGES OUT [--until SECONDS]
+    python tests/gpu/sglang_on_device.py PACKAGES OUT [--until SECONDS] [--death]
 
 PACKAGES holds SGLang and its needs (PYTHONPATH of the servers, not ours). Run by sglang_on_device.sh; recordings,
 logs, and what /proc says of the processes go to /tmp/results. Steps, each in the log with its time:
-readiness of five servers from nothing on, and of one that dies of memory; the whole endpoint suite for each;
+readiness of five servers from nothing on; the whole endpoint suite for each;
 GPU programs beside the running service under load; the environment and files of every rank; an idle rank.
+With --death only a server that dies of memory while it is waited for: it finds its GPUs taken by another process.
 """
 
 from __future__ import annotations
@@ -99,7 +100,17 @@ VARIANTS = (
         'algorithm = "NGRAM", mean_accepted_length_min = 1.1',
     ),
 )
-OUT_OF_MEMORY = Variant("out-of-memory", 35000, MODEL, ("--mem-fraction-static", "0.000005", *NO_CUSTOM), OFF, "")
+TAKEN = Variant("gpus-taken", 35500, MODEL, (*ROOMY, *NO_CUSTOM), OFF, "")
+BALLAST = """
+import sys, time
+import torch
+held = []
+for index in range(torch.cuda.device_count()):
+    free, _ = torch.cuda.mem_get_info(index)
+    held.append(torch.empty(free - (600 << 20), dtype=torch.uint8, device=f"cuda:{index}"))
+print("taken", flush=True)
+sys.stdin.read()
+"""
 GPUS: list[str] = []
 
 
@@ -193,7 +204,7 @@ def readiness(variants: Sequence[Variant]) -> None:
     threads = []
     for variant in variants:
         inventory(variant.name, variant.url, model=SGLANG, speculation=variant.speculation, more=BAND)
-        wait_s = 100.0 if variant is OUT_OF_MEMORY else 240.0
+        wait_s = 80.0 if variant is TAKEN else 240.0
         threads.append(
             threading.Thread(
                 target=judge,
@@ -272,6 +283,19 @@ def idle_rank() -> None:
             end(server)
 
 
+def death(packages: str) -> None:
+    """Judge a server that dies of memory while it is waited for."""
+    with contextlib.ExitStack() as stack, step(TAKEN.name):
+        ballast = subprocess.Popen([sys.executable, "-c", BALLAST], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        stack.callback(ballast.communicate)
+        assert ballast.stdout
+        say(f"GPUs: {ballast.stdout.readline().decode().strip() or 'nothing was taken'}")
+        server = start(TAKEN, packages)
+        stack.callback(end, server)
+        readiness((TAKEN,))
+        say(f"{TAKEN.name} {'still runs' if server.poll() is None else f'had ended with {server.returncode}'}")
+
+
 def main() -> None:
     """Do everything."""
     until_s = float(sys.argv[sys.argv.index("--until") + 1]) if "--until" in sys.argv else 560.0
@@ -280,12 +304,15 @@ def main() -> None:
         ["nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader"], capture_output=True, text=True, check=True
     )
     GPUS.extend(line.strip().lower()[4:] for line in listed.stdout.splitlines())
-    subprocess.run([sys.executable, str(ROOT / "tests/tiny_model/spoil_head.py"), str(NEXTN), str(SPOILED)], check=True)
     say(f"GPUs {GPUS}")
-    servers = {variant.name: start(variant, sys.argv[1]) for variant in (*VARIANTS, OUT_OF_MEMORY)}
+    if "--death" in sys.argv:
+        death(sys.argv[1])
+        return
+    subprocess.run([sys.executable, str(ROOT / "tests/tiny_model/spoil_head.py"), str(NEXTN), str(SPOILED)], check=True)
+    servers = {variant.name: start(variant, sys.argv[1]) for variant in VARIANTS}
     try:
         with step("readiness"):
-            readiness((*VARIANTS, OUT_OF_MEMORY))
+            readiness(VARIANTS)
         with step("processes"):
             for variant in VARIANTS:
                 look_at_processes(variant, servers[variant.name].pid)

@@ -6,7 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from pytest_gpuinfra.facts.gpu_program import AllReduceRun, PeerTransfer, RankChannels
+from pytest_gpuinfra.facts.all_reduce import AllReduceRun, RankChannels
+from pytest_gpuinfra.facts.peer_transfer import PeerTransfer
 from pytest_gpuinfra.verdict.path_safety import (
     IPC_MECHANISMS,
     NCCL_MECHANISMS,

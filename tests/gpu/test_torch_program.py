@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuinfra.target.plan import P2P, SHM
+from pytest_gpuinfra.verdict.peer_transfer import judge_transport
 
 from .conftest import SHAM
 
@@ -61,6 +62,35 @@ def test_no_peer_access_by_torchs_word(torch_run):
     assert "torch says" in result.transfer(OTHER, ONE, "torch_copy").reason
 
 
+@pytest.mark.parametrize(
+    ("fault", "outcome", "text"),
+    [
+        ("stall,pair=0-1", "hang", "no end within 1.5 s"),
+        ("die,pair=0-1", "crash", "ended by SIGSEGV"),
+        ("oom,pair=0-1", "error", "out of memory"),
+    ],
+)
+def test_copy_that_never_ends_dies_or_has_no_memory(torch_run, fault, outcome, text):
+    """Hang and crash are wrong, no memory is unknown; the other direction is tried all the same."""
+    result = torch_run(fault, arms=())
+
+    assert wrong(result) == {(ONE, OTHER): (outcome, None)}
+    assert text in result.transfer(ONE, OTHER, "torch_copy").reason
+    assert result.complete
+
+
+def test_corruption_of_the_second_repeat_of_large_copies_and_of_the_last_bytes(torch_run):
+    """A first right copy, and small ones, do not excuse the rest."""
+    result = torch_run("scrambled,pair=0-1,from_repeat=2,min_bytes=262144,last_bytes=3", arms=())
+
+    one = result.transfer(ONE, OTHER, "torch_copy")
+    assert {(each.size_bytes, each.repeat, each.wrong_bytes) for each in one.failures} == {
+        (262144, 2, 3),
+        (262144, 3, 3),
+    }
+    assert {each.first_wrong_offset for each in one.failures} == {262141}
+
+
 def test_error_of_a_copy_is_a_failed_copy(torch_run):
     """The rest goes on in a new process."""
     result = torch_run("copy_error,pair=0-1", arms=())
@@ -70,21 +100,35 @@ def test_error_of_a_copy_is_a_failed_copy(torch_run):
     assert result.complete
 
 
-@pytest.mark.parametrize(
-    ("fault", "ending", "text"),
-    [
-        ("rank_wrong,rank=1", "wrong", f"rank 1 ({OTHER}) holds 1 wrong"),
-        ("rank_hang,rank=0", "hang", f"rank 0 ({ONE}) in: calling an all-reduce"),
-        ("rank_die,rank=1", "crash", f"rank 1 ({OTHER}) was ended by SIGKILL"),
-        ("rank_error,rank=0", "failed", "unhandled system error"),
-    ],
-)
-def test_ranks_ending_is_named(torch_run, fault, ending, text):
-    """As in cuda_program."""
-    result = torch_run(fault, mechanisms=())
+ENDINGS = [
+    ("rank_wrong,rank=1", "wrong", f"rank 1 ({OTHER}) holds 1 wrong"),
+    ("rank_wrong,rank=0,min_bytes=262144", "wrong", f"rank 0 ({ONE}) holds 1 wrong of 65536 int32"),
+    ("rank_hang,rank=0", "hang", f"rank 0 ({ONE}) in: calling an all-reduce"),
+    ("rank_hang,rank=1,min_bytes=262144", "hang", f"rank 1 ({OTHER}) in: calling an all-reduce of 262144 bytes"),
+    ("rank_die,rank=1", "crash", f"rank 1 ({OTHER}) was ended by SIGKILL"),
+    ("rank_error,rank=0", "failed", "unhandled system error"),
+    ("little_memory,device=1,free_bytes=900000000", "inconclusive", OTHER),
+]
 
-    assert result.runs[0].ending == ending
+
+@pytest.mark.parametrize("arm", [SHM, P2P], ids=["shm", "p2p"])
+@pytest.mark.parametrize(("fault", "ending", "text"), ENDINGS)
+def test_ranks_ending_is_named(torch_run, arm, fault, ending, text):
+    """As in cuda_program, over shared memory and peer to peer."""
+    result = torch_run(fault, mechanisms=(), arms=(arm,))
+
+    assert (result.runs[0].arm, result.runs[0].ending) == (arm.name, ending)
     assert text in result.runs[0].reason
+    assert result.complete
+
+
+@pytest.mark.parametrize(("arm", "seen"), [(SHM, "P2P"), (P2P, "SHM")], ids=["shm", "p2p"])
+def test_transport_asked_for_and_transport_seen_are_two_facts(torch_run, arm, seen):
+    """Right sums by another way: the arm's own transport is what NCCL's log shows."""
+    result = torch_run("rank_other_way", mechanisms=(), arms=(arm,))
+
+    assert (result.runs[0].ending, result.runs[0].transports) == ("right", {seen})
+    assert judge_transport(result.runs[0], "here", arm.name).ending == "wrong"
 
 
 def test_python_without_torch_is_skipped(run):

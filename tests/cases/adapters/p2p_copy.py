@@ -11,10 +11,11 @@ import re
 from typing import Any
 
 from pytest_gpuinfra.errors import GpuInfraError
-from pytest_gpuinfra.facts.gpu_program import PeerTransfer, parse_gpu_program_events
+from pytest_gpuinfra.facts.gpu_program import parse_gpu_program_events
 from pytest_gpuinfra.facts.iommu_fault import IommuFault
 from pytest_gpuinfra.facts.kernel_fault import parse_kernel_faults
 from pytest_gpuinfra.facts.kernel_log import parse_kernel_text
+from pytest_gpuinfra.facts.peer_transfer import PeerTransfer
 from pytest_gpuinfra.facts.reading import Reading
 from pytest_gpuinfra.verdict.dma_mode import judge_dma_mode
 from pytest_gpuinfra.verdict.peer_transfer import judge_transfer

@@ -1,13 +1,15 @@
 """
 A sham torch for tests of torch_program: as much of torch as that uses, over numpy. For tests only.
 
-GPUINFRA_FAULTS plants: zeroed, never_written, scrambled (pair=A-B), no_access (pair=A-B), copy_error, rank_wrong,
-rank_error, rank_hang, rank_die (rank=N). GPUINFRA_SHAM_TORCH=cpu makes it a torch built without CUDA.
+GPUINFRA_FAULTS plants, of copies: zeroed, never_written, scrambled, stall, die, copy_error, oom, kmsg (pair=A-B,
+from_repeat=N, min_bytes=N, last_bytes=N); of devices: no_access (pair=A-B); of sums: rank_wrong, rank_error,
+rank_hang, rank_die, rank_other_way (rank=N, min_bytes=N). GPUINFRA_SHAM_TORCH=cpu makes it a torch built without CUDA.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from types import SimpleNamespace
 
@@ -19,19 +21,25 @@ version = SimpleNamespace(cuda=None if os.environ.get("GPUINFRA_SHAM_TORCH") == 
 int32, float32, bfloat16, uint8 = "int32", "float32", "bfloat16", "uint8"
 _NUMPY = {int32: np.int32, float32: np.float32, bfloat16: np.float32, uint8: np.uint8, "bool": np.bool_}
 
+_copied: dict[tuple[str, int], int] = {}  # copies by pair and size
+_logged: list[str] = []  # pairs for which the kernel's log has been written
+
 
 class OutOfMemoryError(RuntimeError):
     """As torch's."""
 
 
-def planted(kind: str, **fields: object) -> bool:
-    """Whether a fault is planted here."""
+def planted(kind: str, *, size_bytes: int | None = None, repeat: int | None = None, **fields: object) -> dict[str, str]:
+    """Give the fault of a kind that is planted here; {} for none."""
     for entry in filter(None, os.environ.get("GPUINFRA_FAULTS", "").split(";")):
         name, *words = entry.split(",")
         asked = dict(word.split("=", 1) for word in words)
-        if name == kind and all(str(fields.get(key)) == value for key, value in asked.items()):
-            return True
-    return False
+        here = all(str(fields[key]) == value for key, value in asked.items() if key in fields)
+        large = size_bytes is None or size_bytes >= int(asked.get("min_bytes", 0))
+        late = repeat is None or repeat >= int(asked.get("from_repeat", 1))
+        if name == kind and here and large and late:
+            return {"kind": kind, **asked}
+    return {}
 
 
 def device(kind: str, number: int | None = None) -> str:
@@ -86,18 +94,34 @@ class Tensor:
         return Tensor(self.values.copy(), self.dtype, self.device)
 
     def copy_(self, other: Tensor, non_blocking: bool = False) -> Tensor:
-        pair = f"{other.device[5:]}-{self.device[5:]}"
-        if other.device != self.device:
-            if planted("copy_error", pair=pair):
-                raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ...")
-            if planted("never_written", pair=pair):
-                return self
-            if planted("zeroed", pair=pair):
-                self.values[...] = 0
-                return self
+        if other.device == self.device:
+            self.values[...] = other.values
+            return self
+        pair, size = f"{other.device[5:]}-{self.device[5:]}", self.values.nbytes
+        _copied[pair, size] = _copied.get((pair, size), 0) + 1
+        found = {
+            kind: planted(kind, pair=pair, size_bytes=size, repeat=_copied[pair, size])
+            for kind in ("copy_error", "oom", "stall", "die", "kmsg", "never_written", "zeroed", "scrambled")
+        }
+        if found["copy_error"]:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ...")
+        if found["oom"]:
+            raise OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 MiB\nSee ...")
+        if found["stall"]:
+            signal.pause()
+        if found["die"]:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if found["kmsg"] and not _logged:
+            _logged.append(pair)
+            with open("/dev/kmsg", "w") as log:
+                log.write(os.environ["GPUINFRA_KMSG"])
+        bad = found["never_written"] or found["zeroed"] or found["scrambled"]
+        start = max(0, size - int(bad.get("last_bytes", size))) if bad else size
+        before = self.values.copy()
         self.values[...] = other.values
-        if other.device != self.device and planted("scrambled", pair=pair):
-            self.values[-1] = 0x5A
+        if bad:
+            worse = {"never_written": before[start:], "zeroed": 0, "scrambled": 0x5A}[bad["kind"]]
+            self.values[start:] = worse
         return self
 
 

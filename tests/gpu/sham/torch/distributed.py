@@ -70,12 +70,14 @@ def all_reduce(values: Tensor) -> None:
     rank, world, store = _group["rank"], _group["world"], _group["store"]
     if not _group["told"]:
         _group["told"] = True
-        via = "SHM/direct/direct" if os.environ.get("NCCL_P2P_DISABLE") == "1" else "P2P/CUMEM"
+        off = (os.environ.get("NCCL_P2P_DISABLE") == "1") != bool(planted("rank_other_way", rank=rank))
+        via = "SHM/direct/direct" if off else "P2P/CUMEM"
         other = (rank + 1) % world  # type: ignore[operator]
         print(f"node-a:1:1 [{rank}] NCCL INFO Channel 00 : {rank}[{rank}] -> {other}[{other}] via {via}", flush=True)
-    if planted("rank_hang", rank=rank):
+    size = values.values.nbytes
+    if planted("rank_hang", rank=rank, size_bytes=size):
         signal.pause()
-    if planted("rank_die", rank=rank):
+    if planted("rank_die", rank=rank, size_bytes=size):
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
         for other in store.others:  # type: ignore[attr-defined]
@@ -85,7 +87,7 @@ def all_reduce(values: Tensor) -> None:
     else:
         _send(store.others[0], values.values)  # type: ignore[attr-defined]
         values.values[...] = _receive(store.others[0])  # type: ignore[attr-defined]
-    if planted("rank_wrong", rank=rank):
+    if planted("rank_wrong", rank=rank, size_bytes=size):
         values.values[0] += 1
 
 
