@@ -52,6 +52,15 @@ def test_every_item_ends_as_it_did_there(recording: dict[str, Any], judged: Judg
     assert compared == 163
 
 
+def test_start_that_died_of_memory_ends_as_it_did_there(tmp_path: Path) -> None:
+    """Its GPUs were taken: no rung was ever reached, and that is wrong, not unknown."""
+    live = Judged(json.loads((SGLANG / "dying.json").read_text()), 0, "").of_host("gpus-taken")
+    (tmp_path / "dying.json").write_bytes((SGLANG / "dying.json").read_bytes())
+    again = judge_recording(tmp_path, "dying.json", "-k", "endpoint_is_ready").of_host("gpus-taken")
+    assert dict(again.outcomes) == dict(live.outcomes) == {"test_endpoint_is_ready[]": "failed"}
+    assert "port not reached, health not reached, models not reached" in again.messages["test_endpoint_is_ready[]"]
+
+
 @pytest.mark.parametrize("name", SERVERS)
 def test_readiness_was_climbed_through_its_real_states(name: str, recording: dict[str, Any], judged: Judged) -> None:
     """Refused, then 503 with an empty body, then 200: each rung with its time, from nothing on."""
