@@ -105,7 +105,7 @@ def service(identity: str, unit: str, properties: str, names: Sequence[str], ope
         unit: Full name of the unit.
         properties: For `systemctl show -p`.
         names: Variables to read, "NAME" or "PREFIX*"; all others stay on the target.
-        opened: Beginnings of paths; what its processes have open below them is told.
+        opened: Beginnings of paths, or "*PART" for those that hold PART; what its processes have open of them is told.
     """
     return {
         "id": identity,
@@ -203,13 +203,34 @@ class Capture:
             UnreachableError, ProbeError: The host gave no answer at all.
             FactUnavailable: The directory cannot be read, or nobody asked for this.
         """
+        found = self._found(identity)
+        if found is None:
+            return {}
+        request, answer = found
+        return {entry: _readings(request, entry, readings) for entry, readings in answer.items()}
+
+    def entry(self, identity: str, entry: str) -> Node:
+        """
+        Give the readings of one entry of a tree, by item name; {} if there is no such entry.
+
+        Raises:
+            As `tree`.
+        """
+        found = self._found(identity)
+        if found is None or entry not in found[1]:
+            return {}
+        request, answer = found
+        return _readings(request, entry, answer[entry])
+
+    def _found(self, identity: str) -> tuple[Request, Mapping[str, Mapping[str, Mapping[str, Any]]]] | None:
+        """Give a request and its answer; None for a directory that does not exist."""
         self.check_reached()
         request = self.request(identity)
         answer = self.answers.get(identity)
-        outer = next((r for r in self.requests if r["kind"] == "inside" and request in r["requests"]), None)
-        if request is not None and answer is None and outer is not None:
-            raise self._not_entered(outer)
         if request is None or answer is None:
+            outer = next((r for r in self.requests if r["kind"] == "inside" and request in r["requests"]), None)
+            if request is not None and outer is not None:
+                raise self._not_entered(outer)
             raise FactUnavailable(
                 identity,
                 "the capture does not hold it",
@@ -218,22 +239,9 @@ class Capture:
         if "!" in answer:
             reading = _reading(answer["!"][""], str(request.get("root", identity)))
             if reading.missing:
-                return {}
+                return None
             raise FactUnavailable(reading.source, reading.error or "unreadable", remedy="is it readable for this user?")
-        sources = {item["name"]: item for item in request.get("items", ())}
-        root = request.get("root", "")
-        return {
-            entry: {
-                name: _reading(
-                    raw,
-                    _service_source(request["unit"], entry, name)
-                    if request["kind"] == "service"
-                    else _source(sources.get(name), f"{root}/{entry}" if root else "", name),
-                )
-                for name, raw in readings.items()
-            }
-            for entry, readings in answer.items()
-        }
+        return request, answer
 
     def request(self, identity: str) -> Request | None:
         """Give the request of this id; None if it was not asked."""
@@ -267,7 +275,7 @@ class Capture:
             "uid": self.uid,
             "error": list(self.error) if self.error else None,
             "requests": list(self.requests),
-            "answers": self.answers,
+            "answers": dict(self.answers),
         }
 
     @classmethod
@@ -357,7 +365,20 @@ def _probe_source() -> str:
     return probe_text()
 
 
+def _readings(request: Request, entry: str, readings: Mapping[str, Mapping[str, Any]]) -> dict[str, Reading]:
+    """Give the readings of one entry, with where each comes from."""
+    if request["kind"] == "service":
+        unit = request["unit"]
+        return {name: _reading(raw, _service_source(unit, entry, name)) for name, raw in readings.items()}
+    sources = {item["name"]: item for item in request.get("items", ())}
+    root = request.get("root", "")
+    base = f"{root}/{entry}" if root else ""
+    return {name: _reading(raw, _source(sources.get(name), base, name)) for name, raw in readings.items()}
+
+
 def _reading(raw: Mapping[str, Any], source: str) -> Reading:
+    if raw.get("cut"):
+        return Reading(source, None, f"too long: only its first {len(raw['t'])} characters were read", raw.get("x"))
     return Reading(source, raw.get("t"), raw.get("e"), raw.get("x"), raw.get("s", ""))
 
 

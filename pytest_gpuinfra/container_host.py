@@ -39,6 +39,11 @@ class GpuContainer:
         self._connect = connect
         self._observe = observe
 
+    @property
+    def connected(self) -> bool:
+        """Whether its connection is open."""
+        return "connection" in self.__dict__
+
     @cached_property
     def connection(self) -> Connection:
         """

@@ -20,6 +20,7 @@ from pytest_gpuinfra.service_requests import container_of
 if TYPE_CHECKING:
     import testinfra.host  # type: ignore[import-untyped]
 
+    from pytest_gpuinfra.collectives import HostCollective
     from pytest_gpuinfra.gpu_runs import GpuRuns
     from pytest_gpuinfra.participation import ParticipationRun
     from pytest_gpuinfra.serving import Serving
@@ -33,12 +34,14 @@ class GpuHost:
         alias: Its name in ids and reports.
         expect: What the inventory declares.
         expectation_from: File that declares it; "" if nothing is expected.
-        facts: What was seen, parsed on first use.
         capture: The raw answers behind the facts.
         serving: Its inference endpoint; None if it has none.
         baseline_areas: Areas of facts that an earlier recording holds of it; () without a baseline.
         gpu_runs: The GPU programs on it; None if it has no GPU that CUDA could use.
         participation: What its GPUs do under a load on its endpoint; None if it lacks either.
+        collectives: Groups of hosts whose items it carries: those of which it is the first host in this run.
+        observe: Called with the evidence that the test which runs now observes.
+        on_facts: Called when facts are about to be parsed, of which a run of many hosts keeps few.
     """
 
     def __init__(
@@ -55,14 +58,36 @@ class GpuHost:
         self.expectation_from = selected.expectation_from
         self.selected = selected
         self.capture = capture
-        self.facts = HostFacts(capture, selected.spec)
+        self._facts: HostFacts | None = None
         self.baseline_areas: tuple[str, ...] = ()
         self.observe: Callable[[Evidence], None] = lambda _: None
+        self.on_facts: Callable[[GpuHost], None] = lambda _: None
         self._connect = connect
         self._connection: Connection | None = None
         self.serving = serving(self)
         self.gpu_runs = gpu_runs(self)
         self.participation = participation(self)
+        self.collectives: tuple[HostCollective, ...] = ()
+
+    @property
+    def facts(self) -> HostFacts:
+        """What was seen, parsed on first use."""
+        if self._facts is None:
+            self._facts = HostFacts(self.capture, self.selected.spec)
+            self.on_facts(self)
+        return self._facts
+
+    @property
+    def has_facts(self) -> bool:
+        """Whether parsed facts are held."""
+        return self._facts is not None
+
+    def release(self) -> None:
+        """Drop what was parsed; it is parsed anew when it is used again."""
+        self._facts = None
+        container: GpuContainer | None = self.__dict__.get("container")
+        if container is None or not container.connected:
+            self.__dict__.pop("container", None)
 
     @cached_property
     def computing_gpus(self) -> tuple[str, ...]:
@@ -74,16 +99,22 @@ class GpuHost:
         if self.expect.devices:
             rows = [row for row in self.expect.devices if row.driver in (None, "nvidia")]
             return tuple(address for row in rows for address in row.pci)
+        return tuple(address for address, driver in self.observed_gpus.items() if driver == "nvidia")
+
+    @cached_property
+    def observed_gpus(self) -> Mapping[str, str | None]:
+        """Drivers of the GPUs that were seen, by PCI address; empty if none was, or if nothing could be seen."""
         try:
-            return tuple(gpu.address for gpu in self.facts.pci_functions.gpus if gpu.driver == "nvidia")
+            return {gpu.address: gpu.driver for gpu in self.facts.pci_functions.gpus}
         except GpuInfraError:
-            return ()
+            return {}
 
     def gathered(self) -> dict[str, Any]:
         """Give what was gathered after the capture, as plain data for the recording."""
         parts = {"endpoint": self.serving, "gpu": self.gpu_runs, "participation": self.participation}
         found = {name: part.gathered() for name, part in parts.items() if part is not None}
-        return {name: data for name, data in found.items() if data}
+        groups = {group.name: data for group in self.collectives if (data := group.gathered())}
+        return {name: data for name, data in {**found, "collectives": groups}.items() if data}
 
     @property
     def connection(self) -> Connection:

@@ -26,10 +26,12 @@ from pydantic import (
 )
 
 from pytest_gpuinfra.errors import InventoryError
+from pytest_gpuinfra.expect_collective import CollectiveExpectation
 from pytest_gpuinfra.expect_gpu import GpuExpectation
 from pytest_gpuinfra.expect_model import ModelExpectation
 from pytest_gpuinfra.expect_service import ContainerExpectation, ContainerName, ServiceExpectation, UnitName
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address, short_address
+from pytest_gpuinfra.naming.hostlist import expand, is_hostlist
 
 FILE_NAME = "gpuinfra.toml"
 GroupType = Literal["identity", "DMA", "DMA-FQ", "blocked", "unmanaged"]
@@ -180,7 +182,9 @@ class HostSpec(_Model):
     """One host: how to reach it, and what is expected of it."""
 
     address: str | None = Field(
-        None, description='what ssh(1) takes, "root@192.0.2.10", or "local" for this machine; the alias if left out'
+        None,
+        description='what ssh(1) takes, "root@192.0.2.10", or "local" for this machine; the alias if left out. '
+        '"{alias}" in it stands for the alias: "root@{alias}.mgmt.example.org"',
     )
     group: str | None = Field(None, description="a name under [groups] whose keys apply where the host has none")
     sudo: bool = Field(False, description="read what needs root through `sudo -n`")
@@ -221,7 +225,14 @@ class Inventory(_Model):
 
     defaults: dict[str, Any] = Field(default_factory=dict, description="keys of a host, for all hosts")
     groups: dict[str, dict[str, Any]] = Field(default_factory=dict, description="keys of a host, by group")
-    hosts: dict[str, HostSpec] = Field(default_factory=dict, description="the hosts, by alias")
+    hosts: dict[str, HostSpec] = Field(
+        default_factory=dict,
+        description='the hosts, by alias, or by a hostlist of aliases: [hosts."node[01-64]"]; '
+        "keys under a host's own alias come before those of a hostlist that holds it",
+    )
+    collectives: dict[str, CollectiveExpectation] = Field(
+        default_factory=dict, description="groups of hosts that compute together, by a name of your own"
+    )
 
 
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -245,8 +256,11 @@ def read_inventory(path: Path) -> Inventory:
     except tomllib.TOMLDecodeError as error:
         raise InventoryError(f"{path}: is not TOML: {error}") from None
     inventory = parse_inventory(raw, str(path))
-    hosts = {alias: host.with_texts(path.parent) for alias, host in inventory.hosts.items()}
-    return inventory.model_copy(update={"hosts": hosts})
+    read: dict[int, HostSpec] = {}
+    for host in inventory.hosts.values():
+        if id(host) not in read:  # those of one hostlist share it
+            read[id(host)] = host.with_texts(path.parent)
+    return inventory.model_copy(update={"hosts": {alias: read[id(host)] for alias, host in inventory.hosts.items()}})
 
 
 def parse_inventory(raw: Mapping[str, Any], source: str) -> Inventory:
@@ -258,25 +272,11 @@ def parse_inventory(raw: Mapping[str, Any], source: str) -> Inventory:
     """
     faults: list[str] = []
     hosts = raw.get("hosts", {})
+    aliases: dict[str, str] = {}
     if isinstance(hosts, dict):
-        groups = raw.get("groups", {})
-        merged = {}
-        for alias, host in hosts.items():
-            if not _ALIAS.fullmatch(alias):
-                faults.append(
-                    f"hosts.{alias}: an alias is letters, digits, '.', '_' and '-', and begins with none of '.-'"
-                )
-            if alias == "all":
-                faults.append(f"hosts.{alias}: {alias!r} has a meaning of its own for --gpu-host; take another alias")
-            if isinstance(host, dict):
-                group = host.get("group", raw.get("defaults", {}).get("group"))
-                if group is not None and group not in groups:
-                    faults.append(f"hosts.{alias}.group: no [groups.{group}]" + _nearest(str(group), groups))
-                layers = [raw.get("defaults", {}), groups.get(group, {}), host]
-                merged[alias] = _merge([layer for layer in layers if isinstance(layer, dict)])
-            else:
-                merged[alias] = host
-        raw = {**raw, "hosts": merged}
+        lists, faults = _lists(hosts)
+        aliases = _aliases(hosts, lists, faults)
+        raw = {**raw, "hosts": _layered(raw, hosts, lists, faults)}
     try:
         inventory = Inventory.model_validate(raw)
     except ValidationError as error:
@@ -284,7 +284,57 @@ def parse_inventory(raw: Mapping[str, Any], source: str) -> Inventory:
     if faults:
         lines = "\n  ".join(dict.fromkeys(faults))
         raise InventoryError(f"{source}:\n  {lines}", remedy="`gpuinfra schema` prints all keys and legal values")
-    return inventory
+    return inventory.model_copy(update={"hosts": {alias: inventory.hosts[key] for alias, key in aliases.items()}})
+
+
+def _lists(hosts: Mapping[str, Any]) -> tuple[dict[str, dict[str, None]], list[str]]:
+    """Give the aliases of each key of [hosts] that is a hostlist, in order; and what is wrong with such keys."""
+    lists: dict[str, dict[str, None]] = {}
+    faults: list[str] = []
+    for key in filter(is_hostlist, hosts):
+        try:
+            lists[key] = dict.fromkeys(expand(key, f"hosts.{key}"))
+        except InventoryError as error:
+            faults.append(error.reason)
+    return lists, faults
+
+
+def _aliases(hosts: Mapping[str, Any], lists: Mapping[str, Mapping[str, None]], faults: list[str]) -> dict[str, str]:
+    """Tell under which key of [hosts] each alias stands; a name of its own comes before a hostlist that holds it."""
+    found: dict[str, str] = {}
+    for key in hosts:
+        for alias in lists.get(key, () if is_hostlist(key) else (key,)):
+            other = found.get(alias)
+            if other is not None and alias not in hosts:
+                faults.append(f"hosts.{key}: {alias!r} is in hosts.{other} as well; leave it out of one of them")
+            if not _ALIAS.fullmatch(alias):
+                faults.append(
+                    f"hosts.{alias}: an alias is letters, digits, '.', '_' and '-', and begins with none of '.-'"
+                )
+            if alias == "all":
+                faults.append(f"hosts.{alias}: {alias!r} has a meaning of its own for --gpu-host; take another alias")
+            found[alias] = alias if alias in hosts else key
+    return found
+
+
+def _layered(
+    raw: Mapping[str, Any], hosts: Mapping[str, Any], lists: Mapping[str, Mapping[str, None]], faults: list[str]
+) -> dict[str, Any]:
+    """Put [defaults], the group, the hostlist that holds it, and a host's own keys together, by key of [hosts]."""
+    groups = raw.get("groups", {})
+    merged: dict[str, Any] = {}
+    for key, host in hosts.items():
+        if not isinstance(host, dict):
+            merged[key] = host
+            continue
+        above = [hosts[name] for name, members in lists.items() if key in members and isinstance(hosts[name], dict)]
+        own = _merge([*above, host])
+        group = own.get("group", raw.get("defaults", {}).get("group"))
+        if group is not None and group not in groups:
+            faults.append(f"hosts.{key}.group: no [groups.{group}]" + _nearest(str(group), groups))
+        layers = [raw.get("defaults", {}), groups.get(group, {}), own]
+        merged[key] = _merge([layer for layer in layers if isinstance(layer, dict)])
+    return merged
 
 
 def _merge(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -347,9 +397,15 @@ def json_schema() -> dict[str, Any]:
 
 
 def match_aliases(pattern: str, inventory: Inventory) -> list[str]:
-    """Give the aliases that "all", an alias, or a glob of aliases stands for; [] if none."""
+    """Give the aliases that "all", an alias, a glob of aliases, or "@" and a group stands for; [] if none."""
     if pattern == "all":
         return list(inventory.hosts)
+    if pattern.startswith("@"):
+        return [
+            alias
+            for alias, host in inventory.hosts.items()
+            if host.group is not None and fnmatch.fnmatchcase(host.group, pattern[1:])
+        ]
     if pattern in inventory.hosts:
         return [pattern]
     if any(sign in pattern for sign in "*?["):

@@ -33,17 +33,18 @@ def _device(host: GpuHost, target: Target) -> Iterable[Evidence]:
         yield evidence("PCI functions", "\n".join(addresses))
         return
     address = target.value.pci_address
-    node = {**host.capture.tree("pci").get(address, {}), **host.capture.tree("pci_detail").get(address, {})}
+    node = {**host.capture.entry("pci", address), **host.capture.entry("pci_detail", address)}
     shown = [reading for name, reading in node.items() if name != "config"]
     yield evidence(f"PCI function {address}", readings_as_text(shown) or f"/sys/bus/pci/devices has no entry {address}")
 
 
 def _group(host: GpuHost, target: Target) -> Iterable[Evidence]:
-    tree = host.capture.tree("iommu_groups")
     group = host.facts.iommu_groups.of(target.value.pci_address) if isinstance(target.value, GpuDevice) else None
     if group is not None:
-        yield evidence(f"IOMMU group {group.number}", readings_as_text(tree[str(group.number)].values()))
+        node = host.capture.entry("iommu_groups", str(group.number))
+        yield evidence(f"IOMMU group {group.number}", readings_as_text(node.values()))
         return
+    tree = host.capture.tree("iommu_groups")
     lines = [readings_as_text([node["type"]]) for node in tree.values() if "type" in node]
     yield evidence("IOMMU groups", "\n".join(lines) or "/sys/kernel/iommu_groups holds no group")
 

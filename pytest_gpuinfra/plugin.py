@@ -27,6 +27,8 @@ pytest_plugins = (
 )
 
 _WORKER_KEY = "gpuinfra"
+_AUTO_WORKERS = 32
+_SESSION: pytest.StashKey[pytest.Session] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,9 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="HOST",
-        help="host to judge; repeats. An alias of the inventory, a glob of aliases, 'all', an ssh destination "
-        "(root@node-a, ssh://root@node-a:2222, anything that ssh(1) resolves), 'local' for this machine, or "
-        "replay:FILE for a recording. Without a path, the whole acceptance suite runs",
+        help="host to judge; repeats. An alias of the inventory, a glob of aliases, 'all', a group of it (@rack1), a "
+        "hostlist (node[01-64], root@node[1-4,7]), an ssh destination (root@node-a, ssh://root@node-a:2222, anything "
+        "that ssh(1) resolves), 'local' for this machine (local:ALIAS: under that name), ansible:FILE[:GROUP], "
+        "slurm:PARTITION or slurm:NODES, or replay:FILE for a recording. Without a path, the whole suite runs",
     )
     group.addoption(
         "--gpu-inventory",
@@ -70,6 +73,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="for all passive readings of a host together (default: 60)",
     )
     group.addoption(
+        "--gpu-deadline-all",
+        type=_seconds,
+        metavar="SECONDS",
+        help="for the passive readings of all hosts together; those that have not answered by then end in ERROR "
+        "(default: no limit but each host's own)",
+    )
+    group.addoption(
+        "--gpu-parallel",
+        type=_count,
+        default=32,
+        metavar="N",
+        help="hosts that are read at the same time; one that takes much longer than the others gives its place to the "
+        "next, up to 4 times as many (default: 32)",
+    )
+    group.addoption(
+        "--gpu-shard",
+        type=_shard,
+        metavar="I/N",
+        help="of the hosts, only those of share I of N (1/4, 2/4, ...); a host is in the same share whatever other "
+        "hosts are named. Each share is a run of its own",
+    )
+    group.addoption(
         "--gpu-subsets",
         choices=("none", "pairs", "all"),
         default="none",
@@ -92,7 +117,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="how long to wait until a host is back and its endpoint ready (default: look once)",
+        help="how long to wait until a host is back, its units have settled, and its endpoint is ready "
+        "(default: look once)",
     )
     group.addoption(
         "--gpu-prompts",
@@ -129,12 +155,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="every host must have booted since the baseline; with --gpu-wait, wait until it has",
     )
     group.addoption(
+        "--gpu-reboot",
+        action="store_true",
+        help="reboot every host first, all at the same time, wait until it is back, and judge it as with "
+        "--gpu-after-reboot; only with --gpu-level=disruptive. Without --gpu-baseline the host is compared with itself "
+        "before the reboot, without --gpu-wait it may take 1200 seconds",
+    )
+    group.addoption(
         "--gpu-summary",
         action="append",
         default=[],
         metavar="FILE",
         help="write the run on one page: FILE.md for a pull request's comment, FILE.html for a browser or a mail; "
         "repeats. `gpuinfra report RECORDING` makes the same later",
+    )
+    group.addoption(
+        "--gpu-outliers",
+        choices=("report", "fail"),
+        default="report",
+        help="what a host is worth that is slower or hotter than the other hosts of its kind, where there are five or "
+        "more: report names it, fail also ends with status 1 (default: report)",
     )
     group.addoption(
         "--gpu-unknown",
@@ -157,6 +197,23 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    import argparse
+
+    if not text.isdecimal() or not 0 < int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"takes a number from 1 to 1000, not {text!r}")
+    return int(text)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    import argparse
+
+    share, sign, shares = text.partition("/")
+    if not (sign and share.isdecimal() and shares.isdecimal() and 1 <= int(share) <= int(shares)):
+        raise argparse.ArgumentTypeError(f"takes I/N with I from 1 to N, such as 2/8, not {text!r}")
+    return int(share), int(shares)
+
+
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare our own hooks."""
     from pytest_gpuinfra import hooks
@@ -175,13 +232,27 @@ def pytest_configure(config: pytest.Config) -> None:
     run = _make_run(config)
     if run is None:
         return
+    if run.share_of and not run.selected:
+        pytest.exit(
+            f"gpuinfra: --gpu-shard: {run.share_of}: nothing is judged here, and the other shares judge all of them",
+            returncode=pytest.ExitCode.NO_TESTS_COLLECTED,
+        )
     from pytest_gpuinfra import endings
 
     config.pluginmanager.register(endings, "gpuinfra-endings")
     config.pluginmanager.register(endings.AskedFor(), "gpuinfra-asked-for")
     from pytest_gpuinfra.report.masked import MaskedReports
+    from pytest_gpuinfra.spool import IN_MEMORY
 
     config.pluginmanager.register(MaskedReports(run), "gpuinfra-masked")
+    if len(run.all_aliases or run.selected) > IN_MEMORY:
+        from pytest_gpuinfra.report.lean import Lean
+
+        config.pluginmanager.register(Lean(config), "gpuinfra-lean")
+        from pytest_gpuinfra.portions import Portions
+
+        if Portions.wanted(config, run):
+            config.pluginmanager.register(Portions(run), "gpuinfra-portions")
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
         from pytest_gpuinfra.suites_path import suites_path
 
@@ -203,6 +274,7 @@ def _make_run(config: pytest.Config) -> Run | None:
     names = config.getoption("--gpu-host")
     if not names or RUN in config.stash:
         return config.stash.get(RUN, None)
+    _refuse_reboot(config, {})
     early = _open_early(config, names)
     try:
         run = _read_run(config, names)
@@ -214,6 +286,18 @@ def _make_run(config: pytest.Config) -> Run | None:
     if not hasattr(config, "workerinput") and not config.option.help:
         run.open_early(early)
     return run
+
+
+def _refuse_reboot(config: pytest.Config, ways: dict[str, str]) -> None:
+    """End in a usage error where `--gpu-reboot` was asked for and may not be; `ways`: how each host is reached."""
+    if not config.getoption("--gpu-reboot") or config.option.help:
+        return
+    from pytest_gpuinfra.reboot import refusal
+
+    collects = config.option.collectonly
+    why = refusal(config.getoption("--gpu-level"), only_collects=collects, hosts=ways)
+    if why:
+        raise pytest.UsageError(f"gpuinfra: {why}")
 
 
 def _open_early(config: pytest.Config, names: list[str]) -> dict[str, SshConnection]:
@@ -237,26 +321,31 @@ def _open_early(config: pytest.Config, names: list[str]) -> dict[str, SshConnect
 def _read_run(config: pytest.Config, names: list[str]) -> Run:
     from pytest_gpuinfra.errors import GpuInfraError
     from pytest_gpuinfra.recording import read_recording
-    from pytest_gpuinfra.run import Run, Settings
-    from pytest_gpuinfra.selection import find_inventory, join_inventory, select_hosts
+    from pytest_gpuinfra.run import REBOOT_WAIT_S, Run, Settings
+    from pytest_gpuinfra.selection import find_inventory, hosts_of_share, join_inventory, select_hosts
 
+    reboot = config.getoption("--gpu-reboot")
     settings = Settings(
         level=config.getoption("--gpu-level"),
         sudo=config.getoption("--gpu-sudo"),
         ssh_config=config.getoption("--gpu-ssh-config"),
         connect_timeout_s=config.getoption("--gpu-connect-timeout"),
         deadline_s=config.getoption("--gpu-deadline"),
+        deadline_all_s=config.getoption("--gpu-deadline-all"),
+        parallel=config.getoption("--gpu-parallel"),
+        keep_connections=config.getoption("dist", "no") == "no" and not config.getoption("numprocesses", None),
         endpoint=config.getoption("--gpu-endpoint"),
-        wait_s=config.getoption("--gpu-wait"),
+        wait_s=config.getoption("--gpu-wait") or (REBOOT_WAIT_S if reboot else 0.0),
         prompts=tuple(config.getoption("--gpu-prompts")),
         api_key_env=config.getoption("--gpu-api-key-env"),
         subsets=config.getoption("--gpu-subsets"),
         python=config.getoption("--gpu-python"),
-        after_reboot=config.getoption("--gpu-after-reboot"),
+        after_reboot=config.getoption("--gpu-after-reboot") or reboot,
+        reboot=reboot,
         allowed_changes=tuple(config.getoption("--gpu-allow-change")),
     )
     baseline_file = config.getoption("--gpu-baseline")
-    if settings.after_reboot and not baseline_file:
+    if settings.after_reboot and not (baseline_file or reboot):
         raise pytest.UsageError("gpuinfra: --gpu-after-reboot needs --gpu-baseline=FILE, which knows the boot before")
     try:
         baseline = read_recording(config.invocation_params.dir / baseline_file) if baseline_file else None
@@ -267,8 +356,14 @@ def _read_run(config: pytest.Config, names: list[str]) -> Run:
             inventory, source = find_inventory(config.getoption("--gpu-inventory"), config.rootpath)
             for more in config.hook.pytest_gpuinfra_inventory(config=config):
                 inventory = join_inventory(inventory, more)
-            selected = select_hosts(names, inventory, source)
-            run = Run(settings, {host.alias: host for host in selected})
+            selected = named = select_hosts(names, inventory, source)
+            shard = config.getoption("--gpu-shard")
+            if shard:
+                selected = hosts_of_share(named, *shard)
+            _refuse_reboot(config, {host.alias: host.way for host in selected})
+            run = Run(settings, {host.alias: host for host in selected}, collectives=inventory.collectives)
+            if shard:
+                run.share_of = f"share {shard[0]}/{shard[1]}, {len(selected)} of {len(named)} hosts"
             run.extra_requests = lambda: [
                 dict(request) for answer in config.hook.pytest_gpuinfra_requests(config=config) for request in answer
             ]
@@ -285,10 +380,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     run = run_of(session.config)
     if run is None or hasattr(session.config, "workerinput"):
         return
+    session.config.stash[_SESSION] = session
     from pytest_gpuinfra.report.progress import CaptureProgress
 
     with CaptureProgress(session.config, run) as progress:
-        run.capture_all(progress.done)
+        run.capture_all(progress.done, progress.look)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -332,10 +428,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Bring items about hosts into the order of hosts, then of the suites, then of the targets."""
+    """Bring items about hosts into the order of hosts, then of the suites, then of the targets; the baseline last."""
     run = run_of(config)
     if run is None:
         return
+    if not run.hosts:  # a worker of xdist that was dealt none
+        items[:] = [item for item in items if TARGET_FIXTURE not in getattr(item, "fixturenames", ())]
     ours = {index: target for index, item in enumerate(items) if (target := target_of(item)) is not None}
     rank = {alias: number for number, alias in enumerate(run.selected)}
     places: dict[object, tuple[str, int]] = {}  # of each test, not of each item: finding a line is slow
@@ -346,7 +444,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if test not in places:
             places[test] = item.nodeid.partition("::")[0], item.location[1] or 0
         indices: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
-        return rank[ours[index].host], *places[test], indices.get(TARGET_FIXTURE, 0)
+        last = ours[index].kind == "gpu_baseline_area"  # compares what the others gather
+        return rank[ours[index].host], last, *places[test], indices.get(TARGET_FIXTURE, 0)
 
     ordered = [items[index] for index in sorted(ours, key=key)]
     for index, item in zip(ours, ordered, strict=True):
@@ -355,10 +454,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Hand the captures to a worker of xdist, so that no host is asked twice."""
+    """Deal a worker of xdist its hosts, with their captures, so that no host is asked twice."""
     run = run_of(node.config)
     if run is not None:
-        node.workerinput[_WORKER_KEY] = run.hand_over()
+        node.workerinput[_WORKER_KEY] = run.hand_over(node.gateway.id, node.workerinput["workercount"])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -371,29 +470,37 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Take over what a worker gathered."""
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take over what a worker gathered; the hosts of one that crashed go to the one that takes its place."""
     run = run_of(node.config)
-    if run is not None:
-        run.gathered.update(getattr(node, "workeroutput", {}).get(_WORKER_KEY, {}))
+    if run is None:
+        return
+    run.gathered.update(getattr(node, "workeroutput", {}).get(_WORKER_KEY, {}))
+    if error and run.deal is not None:
+        run.deal.crashed(node.gateway.id)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+def pytest_xdist_make_scheduler(config: pytest.Config) -> object | None:
     """Deal out whole hosts, whatever --dist says: results of one host belong together."""
     run = run_of(config)
-    if run is None:
+    if run is None or run.deal is None:
         return None
     from pytest_gpuinfra.scheduler import HostScheduling
 
-    return HostScheduling(config, log, run.alias_of)
+    session = config.stash[_SESSION]
+
+    def on_total(items: int) -> None:
+        session.testscollected = items  # xdist notes what one worker has
+
+    return HostScheduling(run.deal, run.alias_of, on_total)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """With `-n auto`, one worker a host: they wait for targets, not for this machine's cores."""
+    """With `-n auto`, one worker a host, 32 at most: they wait for targets, not for this machine's cores."""
     run = _make_run(config)
-    return max(1, len(run.selected)) if run is not None else None
+    return min(max(1, len(run.selected)), _AUTO_WORKERS) if run is not None else None
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

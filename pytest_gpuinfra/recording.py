@@ -5,6 +5,7 @@ Format: JSON, UTF-8, keys sorted, one document:
     {"format": "pytest-gpuinfra recording", "version": 1, "plugin": str, "started_at": UTC ISO 8601,
      "hosts": {alias: {"spec": {...}, "capture": {...}, "gathered": {...}}},
      "results": [{"id": str, "host": alias, "outcome": str, "message": str, "took_s": float}],
+     "exit_status": pytest's own, before ours,
      "trimmed": [{"where": path, "characters": int, "kept": int}]}
 Secrets are masked when it is written. docs/recording.md explains it; `gpuinfra schema --recording` prints its schema.
 """
@@ -15,7 +16,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ class Recording:
         started_at: UTC, ISO 8601.
         plugin: Version of pytest-gpuinfra that wrote it.
         trimmed: What was cut out of it for its size: where, characters, kept. Shape (n,).
+        exit_status: pytest's own: 0 or 1 where the run came to its end, 2 to 5 where it did not; None if not known.
     """
 
     hosts: Mapping[str, RecordedHost]
@@ -63,6 +65,7 @@ class Recording:
     started_at: str = ""
     plugin: str = ""
     trimmed: Sequence[Mapping[str, Any]] = ()
+    exit_status: int | None = None
 
 
 def write_recording(path: Path, recording: Recording, masker: Masker | None = None) -> str:
@@ -80,27 +83,15 @@ def write_recording(path: Path, recording: Recording, masker: Masker | None = No
     Raises:
         RecordingError: The file cannot be written.
     """
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "plugin": recording.plugin,
-        "started_at": recording.started_at,
-        "order": list(recording.hosts),
-        "hosts": {
-            alias: {"spec": host.spec, "capture": host.capture.to_json(), "gathered": host.gathered}
-            for alias, host in recording.hosts.items()
-        },
-        "results": list(recording.results),
-    }
-    document, trimmed = bounded((masker or Masker()).data(document))
-    document["trimmed"] = [*recording.trimmed, *trimmed]
-    text = json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
-    data = text.encode("utf-8", "backslashreplace")
+    digest = hashlib.sha256()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
+            for text in _document_text(recording, masker or Masker()):
+                data = text.encode("utf-8", "backslashreplace")
+                digest.update(data)
+                stream.write(data)
             os.fchmod(descriptor, 0o666 & ~_umask())
         os.replace(temporary, path)
     except OSError as error:
@@ -108,7 +99,38 @@ def write_recording(path: Path, recording: Recording, masker: Masker | None = No
             f"{path}: the recording cannot be written: {error.strerror}",
             remedy="name another file with --gpu-recording",
         ) from None
-    return hashlib.sha256(data).hexdigest()
+    return digest.hexdigest()
+
+
+def _document_text(recording: Recording, masker: Masker) -> Iterator[str]:
+    """Give the document's text host by host, so that of many hosts only one is in memory."""
+    trimmed = [*recording.trimmed]
+
+    def inner(data: dict[str, Any]) -> str:
+        kept, cuts = bounded(masker.data(data))
+        trimmed.extend(cuts)
+        return _inner_text(kept)
+
+    yield "{\n" + inner({"exit_status": recording.exit_status, "format": FORMAT}) + ',\n "hosts": {'
+    for number, (alias, host) in enumerate(sorted(recording.hosts.items())):
+        entry = {"spec": host.spec, "capture": host.capture.to_json(), "gathered": host.gathered}
+        text = inner({"hosts": {alias: entry}})
+        yield (",\n" if number else "\n") + text.partition("\n")[2].rpartition("\n")[0]
+    rest = {
+        "order": list(recording.hosts),
+        "plugin": recording.plugin,
+        "results": list(recording.results),
+        "started_at": recording.started_at,
+        "version": VERSION,
+    }
+    kept, cuts = bounded(masker.data(rest))
+    kept["trimmed"] = [*trimmed, *cuts]
+    yield ("\n }" if recording.hosts else "}") + ",\n" + _inner_text(kept) + "\n}\n"
+
+
+def _inner_text(data: dict[str, Any]) -> str:
+    """Write an object as it stands in the document, without its braces."""
+    return json.dumps(data, sort_keys=True, indent=1, ensure_ascii=False)[2:-2]
 
 
 def _umask() -> int:
@@ -150,7 +172,12 @@ def read_recording(path: Path) -> Recording:
             for alias in document["order"]
         }
         return Recording(
-            hosts, document["results"], document["started_at"], document["plugin"], document.get("trimmed", ())
+            hosts,
+            document["results"],
+            document["started_at"],
+            document["plugin"],
+            document.get("trimmed", ()),
+            document.get("exit_status"),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise RecordingError(f"{path}: the recording is damaged: {type(error).__name__} {error}") from None

@@ -61,7 +61,8 @@ def recording_schema() -> dict[str, Any]:
             "gathered": {
                 "type": "object",
                 "description": "what was gathered after the capture: 'gpu' (events of the GPU programs, line by line), "
-                "'endpoint' (its readiness and every exchange)",
+                "'endpoint' (its readiness and every exchange), 'collectives' (groups of which it is the first host: "
+                "what is expected, and every host's events by run)",
             },
         }
     )
@@ -86,9 +87,13 @@ def recording_schema() -> dict[str, Any]:
             "order": {"type": "array", "items": {"type": "string"}, "description": "aliases in the run's order"},
             "hosts": {"type": "object", "additionalProperties": host},
             "results": {"type": "array", "items": result},
+            "exit_status": {
+                "type": ["integer", "null"],
+                "description": "pytest's own: 0 or 1 where the run came to its end, 2 to 5 where it did not",
+            },
             "trimmed": {"type": "array", "items": cut, "description": "what was cut out for the recording's size"},
         },
-        optional=("trimmed",),
+        optional=("trimmed", "exit_status"),
     )
     schema = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": schema, "title": FORMAT, **document, "$defs": {"reading": reading}}

@@ -9,7 +9,7 @@ LIMITS = (4 << 20, 1 << 20, 256 << 10, 64 << 10)
 """Characters of one text, at most; the next one counts where the whole is still too large."""
 
 WHOLE = 64 << 20
-"""Characters of a whole recording, at most, as far as its longest texts allow."""
+"""Characters of a host in a recording, at most, as far as its longest texts allow."""
 
 
 def bounded(document: dict[str, Any], whole: int = WHOLE) -> tuple[dict[str, Any], list[dict[str, Any]]]:

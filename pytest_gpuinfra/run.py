@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import shutil
-import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,23 +15,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.capture import Capture, Request
+from pytest_gpuinfra.captures import Standing, capture_many
 from pytest_gpuinfra.connection.base import PipeConnection
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.ssh import SshConnection, close_sockets
-from pytest_gpuinfra.errors import GpuInfraError
+from pytest_gpuinfra.errors import GpuInfraError, ProbeError
 from pytest_gpuinfra.inventory import parse_inventory
 from pytest_gpuinfra.recording import RecordedHost, Recording
 from pytest_gpuinfra.selection import SelectedHost
+from pytest_gpuinfra.spool import IN_MEMORY, Spool
 from pytest_gpuinfra.targets import Target, alias_of_id, targets_of
 
 if TYPE_CHECKING:
+    from pytest_gpuinfra.compare import HostComparison
+    from pytest_gpuinfra.expect_collective import CollectiveExpectation
     from pytest_gpuinfra.gpu_runs import GpuRuns
     from pytest_gpuinfra.host import GpuHost
+    from pytest_gpuinfra.inventory import HostSpec
     from pytest_gpuinfra.participation import ParticipationRun
+    from pytest_gpuinfra.scheduler import Deal
     from pytest_gpuinfra.serving import EmbeddedOnce, Serving
 
-_RETRY_S = 3.0
 LEVELS = ("passive", "active", "disruptive")
+REBOOT_WAIT_S = 1200.0
+"""How long a host that is rebooted may take where `--gpu-wait` does not say; servers count their memory for minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +52,17 @@ class Settings:
         ssh_config: Config file for ssh(1) in place of the user's own; None for that.
         connect_timeout_s: Seconds until the target must have started python3.
         deadline_s: Seconds for the capture, once that has started.
-        parallel: Hosts captured at the same time, at most.
+        deadline_all_s: Seconds for the captures of all hosts together; None for no limit.
+        parallel: Hosts captured at the same time, at most; those that take long are not counted.
+        keep_connections: Whether what follows a capture runs in this process, so that its connection is of use.
         endpoint: Address of the endpoint in place of the inventory's; "embedded", "none", or None for the inventory's.
-        wait_s: How long to wait for an endpoint to be ready, in seconds.
+        wait_s: How long to wait until a host is back and its endpoint is ready, in seconds.
         prompts: Files of prompts, beside the inventory's.
         api_key_env: Variable that holds the endpoint's key, in place of the inventory's.
         subsets: "none", "pairs" or "all": subsets of the GPUs that get all-reduces of their own.
         python: Python on the target that has torch; None for the service's, or python3.
         after_reboot: Whether every host must have booted since the baseline was recorded.
+        reboot: Whether every host is rebooted before it is captured.
         allowed_changes: Changes since the baseline that were meant, as `compare.compare` takes them.
     """
 
@@ -61,7 +71,9 @@ class Settings:
     ssh_config: str | None = None
     connect_timeout_s: float = 30.0
     deadline_s: float = 60.0
+    deadline_all_s: float | None = None
     parallel: int = 32
+    keep_connections: bool = True
     endpoint: str | None = None
     wait_s: float = 0.0
     prompts: tuple[str, ...] = ()
@@ -69,10 +81,11 @@ class Settings:
     subsets: str = "none"
     python: str | None = None
     after_reboot: bool = False
+    reboot: bool = False
     allowed_changes: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(slots=True)
 class Outcome:
     """
     How one item ended.
@@ -104,8 +117,18 @@ class Run:
         outcomes: Results by node id, on the controller only.
         gathered: What xdist's workers gathered, by alias, on the controller only.
         on_progress: Called with a line whenever long work on a host begins something.
+        collectives: Groups of hosts that compute together, as the inventory names them.
         started_at: UTC, ISO 8601.
-        baseline: An earlier recording that hosts are compared with; None without `--gpu-baseline`.
+        baseline: An earlier recording that hosts are compared with; None without `--gpu-baseline` and `--gpu-reboot`.
+        before: Hosts as they were before this run rebooted them, by alias; empty if it had a baseline.
+        boots_before: Ids of the boots that this run ended, by alias.
+        waited_s: Seconds that this run waited for a host before its capture, by alias.
+        stopped: Ends all waiting for hosts.
+        compared: The last comparison of a host with the baseline, by alias and size of what had been gathered.
+        share_of: "share 2/8, 120 of 1000 hosts" where `--gpu-shard` was given; else "".
+        portion: Hosts whose items are made next; None for all.
+        deal: Which of xdist's workers has which hosts; None without xdist, and in a worker.
+        all_aliases: In a worker of xdist, all hosts of the run; else empty.
     """
 
     settings: Settings
@@ -116,10 +139,23 @@ class Run:
     gathered: dict[str, dict[str, Any]] = field(default_factory=dict)
     on_progress: Callable[[str], None] = lambda _: None
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    collectives: Mapping[str, CollectiveExpectation] = field(default_factory=dict)
     captured_in_s: float = 0.0
     baseline: Recording | None = None
-    _handover: Path | None = None
+    before: dict[str, RecordedHost] = field(default_factory=dict)
+    boots_before: dict[str, str] = field(default_factory=dict)
+    waited_s: dict[str, float] = field(default_factory=dict)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    compared: dict[tuple[str, int], HostComparison] = field(default_factory=dict)
+    share_of: str = ""
+    portion: tuple[str, ...] | None = None
+    deal: Deal | None = None
+    all_aliases: Mapping[str, None] = field(default_factory=dict)
     _targets: dict[str, list[Target]] = field(default_factory=dict)
+    _parsed: deque[GpuHost] = field(default_factory=deque)
+    _capturing: dict[str, PipeConnection] = field(default_factory=dict)
+    _given_up: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _early: dict[str, PipeConnection] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
 
@@ -135,7 +171,7 @@ class Run:
         for host in live[: self.settings.parallel]:
             begun = unused.pop(host.destination, None)
             if begun is None:
-                connection = self.connect(host)
+                connection = self.connect(host, shared=self._lasting)
                 connection.open_early()
             else:
                 begun.name, connection = host.alias, begun
@@ -143,8 +179,8 @@ class Run:
         for begun in unused.values():
             begun.close()
 
-    def connect(self, host: SelectedHost) -> PipeConnection:
-        """Make the connection of a host; it opens with its first command."""
+    def connect(self, host: SelectedHost, *, shared: bool = True) -> PipeConnection:
+        """Make the connection of a host; it opens with its first command, and stays if it is to be shared by more."""
         sudo = self.settings.sudo or host.spec.sudo
         timeout_s = self.settings.connect_timeout_s
         if host.way == "local":
@@ -155,6 +191,7 @@ class Run:
             config=self.settings.ssh_config,
             sudo=sudo,
             connect_timeout_s=timeout_s,
+            shared=shared,
         )
 
     def serving(self, host: GpuHost) -> Serving | None:
@@ -170,7 +207,7 @@ class Run:
 
         settings = ServingSettings(
             address,
-            self.settings.wait_s,
+            max(0.0, self.settings.wait_s - self.waited_s.get(host.alias, 0.0)),
             (*spec.prompts, *self.settings.prompts),
             self.settings.api_key_env or spec.api_key_env,
             spec.expect.model,
@@ -184,6 +221,10 @@ class Run:
             recorded=recorded,
         )
         serving.on_progress = self._tell
+        if spec.service is not None and host.selected.way != "replay" and address != "embedded":
+            from pytest_gpuinfra.unit_watch import UnitWatch
+
+            serving.unit_state = UnitWatch(lambda: host.service_connection, spec.service)
         return serving
 
     def _tell(self, line: str) -> None:
@@ -212,6 +253,7 @@ class Run:
             boot_id=lambda: host.facts.boot_id,
             recorded=recorded,
             on_progress=self._tell,
+            service=None if host.selected.spec.service is None else lambda: host.facts.service,
         )
 
     def participation(self, host: GpuHost) -> ParticipationRun | None:
@@ -227,11 +269,10 @@ class Run:
         from pytest_gpuinfra.serving import port_of
         from pytest_gpuinfra.target.sampling import SamplingPlan
 
-        service = host.selected.spec.service
         return ParticipationRun(
             host.alias,
             gpus,
-            None if service is None else service if "." in service else f"{service}.service",
+            host.selected.spec.service,
             SamplingPlan(port=port_of(address)),
             load=serving.load,
             connection=lambda: host.connection,
@@ -247,73 +288,176 @@ class Run:
 
         return EmbeddedOnce()
 
-    def capture_all(self, on_done: Callable[[GpuHost, int], None]) -> None:
+    def capture_all(
+        self,
+        on_done: Callable[[GpuHost], None] = lambda _: None,
+        on_look: Callable[[Standing], None] = lambda _: None,
+    ) -> None:
         """
-        Capture every host, all at the same time within the limit.
+        Capture every host, all at the same time within the limit; of many, the answers are written down at once.
 
         Args:
-            on_done: Called in this thread for each host as it is done, with the number of those still open.
+            on_done: Called in this thread for each host as it is done.
+            on_look: Called in this thread twice a second with how far the captures are.
         """
         extra = list(self.extra_requests())
         done: dict[str, GpuHost] = {}
-        with ThreadPoolExecutor(max(1, min(self.settings.parallel, len(self.selected)))) as pool:
-            waiting = [pool.submit(self._capture, host, extra) for host in self.selected.values()]
+
+        def take_down(host: GpuHost) -> None:
+            done[host.alias] = self.held(host)
+            on_done(host)
+
+        def look(standing: Standing) -> None:
             import pytest_gpuinfra.diagnosis_input  # noqa: F401  the summary needs it; here it costs no time of its own
 
-            for count, future in enumerate(as_completed(waiting), 1):
-                host = future.result()
-                done[host.alias] = host
-                on_done(host, len(waiting) - count)
+            on_look(standing)
+
+        capture_many(
+            list(self.selected.values()),
+            lambda host: self._capture(host, extra),
+            limit=self.settings.parallel,
+            deadline_s=self.settings.deadline_all_s,
+            give_up=self._give_up,
+            on_done=take_down,
+            on_look=look,
+        )
         self.hosts = {alias: done[alias] for alias in self.selected}
+        self.selected = {alias: host.selected for alias, host in self.hosts.items()}
         self.list_baseline_areas()
+        self.form_collectives()
         self.captured_in_s = time.monotonic() - self._began
+
+    def _give_up(self, selected: SelectedHost, begun: bool) -> GpuHost:
+        """End a capture that the deadline for all has overtaken, or Ctrl-C; gives the host as one without answers."""
+        self.stopped.set()
+        with self._lock:
+            self._given_up.add(selected.alias)
+            connection = self._capturing.get(selected.alias)
+        if connection is not None:
+            threading.Thread(target=connection.close, daemon=True).start()  # which takes its time to end politely
+        state = "its capture was not done" if begun else "its turn to be captured had not come"
+        return self._unanswered(
+            selected,
+            ProbeError(
+                f"{selected.alias}: {state} when the {self.settings.deadline_all_s or 0:g} s for all hosts were over",
+                remedy="raise --gpu-deadline-all or --gpu-parallel, or deal the hosts out by --gpu-shard",
+            ),
+        )
+
+    def _unanswered(self, selected: SelectedHost, error: GpuInfraError) -> GpuHost:
+        from pytest_gpuinfra.host import GpuHost
+
+        why = (type(error).__name__, error.reason, error.remedy)
+        capture = Capture(selected.alias, selected.reached_by, (), error=why, taken_at=self.started_at)
+        return GpuHost(selected, capture, self.connect, self.serving, self.gpu_runs, self.participation)
 
     def _capture(self, selected: SelectedHost, extra: list[Request]) -> GpuHost:
         from pytest_gpuinfra.host import GpuHost
         from pytest_gpuinfra.host_capture import capture_host
 
+        def made(capture: Capture, connect: Callable[[SelectedHost], PipeConnection]) -> GpuHost:
+            here = selected
+            if len(self.selected) > IN_MEMORY:
+                capture, here = self.spool.put(capture), dataclasses.replace(selected, capture=None)
+            return GpuHost(here, capture, connect, self.serving, self.gpu_runs, self.participation)
+
         if selected.capture is not None:
-            return GpuHost(selected, selected.capture, self.connect, self.serving, self.gpu_runs, self.participation)
-        deadline = time.monotonic() + self.settings.wait_s
-        while True:
-            connection = self._early.pop(selected.alias, None) or self.connect(selected)
-            capture = capture_host(
+            return made(selected.capture, self.connect)
+
+        def take(connection: PipeConnection) -> Capture:
+            return capture_host(
                 connection,
                 selected.spec,
                 extra,
                 reached_by=selected.reached_by,
                 timeout_s=self.settings.deadline_s,
             )
-            left = deadline - time.monotonic()
-            missing = self._still_missing(capture)
-            if not missing or left <= 0:
-                break
-            connection.close()
-            self._tell(f"{selected.alias}: {missing}; waiting, {left:.0f} s left")
-            time.sleep(min(_RETRY_S, left))
-        host = GpuHost(selected, capture, lambda _: connection, self.serving, self.gpu_runs, self.participation)
-        if capture.error:
-            connection.close()
-            host = GpuHost(selected, capture, self.connect, self.serving, self.gpu_runs, self.participation)
-        return host
 
-    def _still_missing(self, capture: Capture) -> str:
-        """Say what a host that is booting lacks; "" if it is back."""
-        if capture.error:
-            return "not reached" if capture.error[0] == "UnreachableError" else ""
-        old = self.baseline.hosts.get(capture.alias) if self.baseline and self.settings.after_reboot else None
+        began = time.monotonic()
+        try:
+            connection = self._connection_to_capture(selected, take)
+        except GpuInfraError as error:
+            return self._unanswered(selected, error)
+        self.waited_s[selected.alias] = time.monotonic() - began
+        capture = take(connection)
+        with self._lock:
+            self._capturing.pop(selected.alias, None)
+        if capture.error or not self._lasting:
+            connection.close()
+            return made(capture, self.connect)
+        return made(capture, lambda _: connection)
+
+    @property
+    def _lasting(self) -> bool:
+        """Whether the connection of a capture stays for what comes after; of many hosts it does not."""
+        return self.settings.keep_connections and len(self.selected) <= self.settings.parallel
+
+    def _connection_to_capture(
+        self, selected: SelectedHost, take: Callable[[PipeConnection], Capture]
+    ) -> PipeConnection:
+        """
+        Give the connection that a host is captured over; first reboot it and wait for it, where that is asked for.
+
+        Raises:
+            GpuInfraError: It was to be rebooted, and was not, or has not come back.
+        """
+
+        def connect() -> PipeConnection:
+            connection = self._early.pop(selected.alias, None) or self.connect(selected, shared=self._lasting)
+            with self._lock:
+                self._capturing[selected.alias] = connection
+                if selected.alias in self._given_up:
+                    connection.close()
+            return connection
+
+        if not self.settings.reboot and not self.settings.wait_s:
+            return connect()
+        from pytest_gpuinfra.reboot import Waiting, reboot_and_wait
+
+        def tell(line: str) -> None:
+            self._tell(f"{selected.alias}: {line}")
+
+        deadline = time.monotonic() + self.settings.wait_s
+        waiting = Waiting(connect, selected.spec, deadline, tell, self.stopped)
+        if self.settings.reboot:
+
+            def before(connection: PipeConnection) -> None:
+                if self.baseline is None:
+                    spec = selected.spec.model_dump(mode="json", exclude_defaults=True, exclude={"group"})
+                    self.before[selected.alias] = RecordedHost(spec, take(connection))
+
+            connection, self.boots_before[selected.alias] = reboot_and_wait(waiting, selected.alias, before=before)
+            return connection
+        connection, standing = waiting.until_back(not_boots=self._boots_of_the_baseline(selected.alias))
+        if standing.error is not None:
+            connection.close()
+        return connection if standing.error is None else self.connect(selected)
+
+    def _boots_of_the_baseline(self, alias: str) -> tuple[str, ...]:
+        """Give the boot that must be over; () if none must."""
+        old = self.baseline.hosts.get(alias) if self.baseline and self.settings.after_reboot else None
         if old is None:
-            return ""
+            return ()
         from pytest_gpuinfra.host_facts import HostFacts
 
         try:
-            same = HostFacts(capture).boot_id == HostFacts(old.capture).boot_id
+            return (HostFacts(old.capture).boot_id,)
         except GpuInfraError:
-            return ""
-        return "not rebooted yet" if same else ""
+            return ()
+
+    def form_collectives(self) -> None:
+        """Form the groups of hosts that compute together, where the inventory or a recording has any."""
+        if not self.collectives and not any(host.selected.gathered.get("collectives") for host in self.hosts.values()):
+            return
+        from pytest_gpuinfra.collective_members import form_collectives
+
+        python, tell = self.settings.python, self._tell
+        form_collectives(self.hosts, self.collectives, python=python, connect=self.connect, on_progress=tell)
 
     def list_baseline_areas(self) -> None:
-        """Note for each host which areas of facts the baseline holds."""
+        """Note for each host which areas of facts the baseline holds; hosts as they were before a reboot are one."""
+        if self.baseline is None and self.before:
+            self.baseline = Recording(dict(self.before), (), self.started_at)
         if self.baseline is None:
             return
         from pytest_gpuinfra.snapshot import snapshot_of
@@ -326,59 +470,117 @@ class Run:
                 host.baseline_areas = tuple(dict.fromkeys(name.partition("/")[0].replace(" ", "-") for name in names))
 
     def targets_for(self, kind: str) -> list[Target]:
-        """Give the targets of one kind over all hosts; every test about that kind shares them."""
+        """Give the targets of one kind over the hosts in turn; every test about that kind shares them."""
         if kind not in self._targets:
-            self._targets[kind] = [
-                target for host in self.hosts.values() for target in targets_of(host, kind, self.alias_of)
-            ]
+            hosts = self.hosts.values() if self.portion is None else [self.hosts[alias] for alias in self.portion]
+            self._targets[kind] = [target for host in hosts for target in targets_of(host, kind, self.alias_of)]
         return self._targets[kind]
+
+    def begin_portion(self, aliases: Sequence[str]) -> None:
+        """Make targets of these hosts alone from here on."""
+        self.portion = tuple(aliases)
+        self._targets.clear()
 
     def alias_of(self, identity: str) -> str | None:
         """Tell whose a target's id is; None if it is none of this run's."""
-        return alias_of_id(identity, self.selected)
+        return alias_of_id(identity, self.all_aliases or self.selected)
 
-    def hand_over(self) -> str:
-        """Write what xdist's workers need into a private file, and give its path."""
-        if self._handover is None:
-            directory = Path(tempfile.mkdtemp(prefix="gpuinfra-run-"))
-            self._handover = directory / "captures.json"
-            hosts = [
-                {
-                    "alias": alias,
-                    "way": host.selected.way,
-                    "destination": host.selected.destination,
-                    "spec": host.selected.spec.model_dump(mode="json", exclude_defaults=True, exclude={"group"}),
-                    "expectation_from": host.expectation_from,
-                    "capture": host.capture.to_json(),
-                    "gathered": dict(host.selected.gathered),
-                }
-                for alias, host in self.hosts.items()
-            ]
-            self._handover.write_text(json.dumps(hosts), encoding="utf-8")
-        return str(self._handover)
+    def held(self, host: GpuHost) -> GpuHost:
+        """Keep the parsed facts of the last few hosts only, where there are many."""
+        if len(self.selected) > IN_MEMORY:
+            host.on_facts = self._hold
+            if host.has_facts:
+                self._hold(host)
+        return host
+
+    def _hold(self, host: GpuHost) -> None:
+        self._parsed.append(host)
+        if len(self._parsed) > IN_MEMORY:
+            oldest = self._parsed.popleft()
+            if oldest not in self._parsed:
+                oldest.release()
+
+    @cached_property
+    def spool(self) -> Spool:
+        """Where captures are written down."""
+        return Spool()
+
+    def hand_over(self, worker: str, workers: int) -> dict[str, Any]:
+        """
+        Write down what xdist's workers need, once, and deal one of them its hosts.
+
+        Args:
+            worker: xdist's name for it.
+            workers: How many there are at the start.
+        """
+        if self.deal is None:
+            from pytest_gpuinfra.scheduler import Deal
+
+            self.deal = Deal(tuple(self.hosts))
+            self.spool.write("aliases.json", list(self.hosts))
+            for alias, host in self.hosts.items():
+                host.capture = self.spool.put(host.capture)
+                before = self.before.get(alias)
+                self.spool.write(
+                    f"{alias}.host.json",
+                    {
+                        "way": host.selected.way,
+                        "destination": host.selected.destination,
+                        "spec": host.selected.spec.model_dump(mode="json", exclude_defaults=True, exclude={"group"}),
+                        "expectation_from": host.expectation_from,
+                        "capture": {**host.capture.to_json(), "answers": {}},
+                        "gathered": dict(host.selected.gathered),
+                        "collectives": self._plain(host),
+                        "before": [before.spec, before.capture.to_json(), before.gathered] if before else None,
+                        "boot_before": self.boots_before.get(alias),
+                        "waited_s": self.waited_s.get(alias, 0.0),
+                    },
+                )
+        return {"directory": str(self.spool.directory), "hosts": list(self.deal.deal(worker, workers))}
+
+    @staticmethod
+    def _plain(host: GpuHost) -> list[dict[str, Any]]:
+        if not host.collectives:
+            return []
+        from pytest_gpuinfra.collective_members import plain
+
+        return plain(host.collectives)
 
     @classmethod
-    def taken_over(cls, settings: Settings, path: str) -> Run:
-        """Rebuild the run in a worker from `hand_over`'s file; no host is touched."""
+    def taken_over(cls, settings: Settings, handed: Mapping[str, Any]) -> Run:
+        """Rebuild the run in a worker, for its hosts, from what `hand_over` wrote; no host is touched."""
         from pytest_gpuinfra.host import GpuHost
 
         run = cls(settings, {})
+        run.spool = Spool(Path(handed["directory"]))
+        run.all_aliases = dict.fromkeys(run.spool.read("aliases.json"))
         selected: dict[str, SelectedHost] = {}
-        for data in json.loads(Path(path).read_text(encoding="utf-8")):
-            alias = data["alias"]
-            spec = parse_inventory({"hosts": {alias: data["spec"]}}, "hand-over").hosts[alias]
+        specs: dict[str, HostSpec] = {}
+        for alias in handed["hosts"]:
+            data = run.spool.read(f"{alias}.host.json")
+            key = json.dumps(data["spec"])
+            if key not in specs:
+                specs[key] = parse_inventory({"hosts": {alias: data["spec"]}}, "hand-over").hosts[alias]
             selected[alias] = SelectedHost(
-                alias, data["way"], data["destination"], spec, data["expectation_from"], None, data["gathered"]
+                alias, data["way"], data["destination"], specs[key], data["expectation_from"], None, data["gathered"]
             )
-            run.hosts[alias] = GpuHost(
-                selected[alias],
-                Capture.from_json(alias, data["capture"]),
-                run.connect,
-                run.serving,
-                run.gpu_runs,
-                run.participation,
-            )
+            if data["before"]:
+                spec, capture, gathered = data["before"]
+                run.before[alias] = RecordedHost(spec, Capture.from_json(alias, capture), gathered)
+            if data["boot_before"]:
+                run.boots_before[alias] = data["boot_before"]
+            run.waited_s[alias] = data["waited_s"]
         run.selected = selected
+        for alias, host in selected.items():
+            capture = run.spool.lend(Capture.from_json(alias, run.spool.read(f"{alias}.host.json")["capture"]))
+            run.hosts[alias] = run.held(
+                GpuHost(host, capture, run.connect, run.serving, run.gpu_runs, run.participation)
+            )
+            groups = run.spool.read(f"{alias}.host.json")["collectives"]
+            if groups:
+                from pytest_gpuinfra.collective_members import from_plain
+
+                run.hosts[alias].collectives = from_plain(groups, connect=run.connect, on_progress=run._tell)
         return run
 
     def recording(self, plugin: str) -> Recording:
@@ -418,6 +620,5 @@ class Run:
         if "embedded" in self.__dict__:
             self.embedded.close()
         close_sockets()
-        if self._handover is not None:
-            shutil.rmtree(self._handover.parent, ignore_errors=True)
-            self._handover = None
+        if "spool" in self.__dict__:
+            self.spool.close()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from pytest_gpuinfra.inventory import (
     parse_inventory,
     read_inventory,
 )
+from pytest_gpuinfra.naming.hostlist import expand, is_hostlist
+from pytest_gpuinfra.naming.named import NamedHost
 from pytest_gpuinfra.recording import read_recording
 
 
@@ -81,56 +84,170 @@ def select_hosts(names: Sequence[str], inventory: Inventory, source: str) -> lis
     """
     selected: dict[str, SelectedHost] = {}
     for name in names:
-        for host in _hosts(name, inventory, source, selected):
+        for host in _hosts(name, _Sources(inventory, source), selected):
             selected.setdefault(host.alias, host)
     return list(selected.values())
 
 
-def _hosts(name: str, inventory: Inventory, source: str, taken: Iterable[str]) -> Iterable[SelectedHost]:
+@dataclass
+class _Sources:
+    """The inventory, its file, and the expectations of hosts that it does not name, by their group there."""
+
+    inventory: Inventory
+    file: str
+    _specs: dict[str, HostSpec] = field(default_factory=dict)
+
+    def spec_of_nobody(self, group: str = "") -> HostSpec:
+        """Give what [defaults], and a group, expect of a host that the inventory does not name."""
+        if group not in self._specs:
+            raw = {
+                "defaults": self.inventory.defaults,
+                "groups": self.inventory.groups,
+                "hosts": {"host": {"group": group} if group else {}},
+            }
+            spec = parse_inventory(raw, self.file or "[defaults]").hosts["host"]
+            self._specs[group] = spec.with_texts(Path(self.file).parent) if self.file else spec
+        return self._specs[group]
+
+    @property
+    def of_nobody(self) -> str:
+        """File that expects something of such a host; "" if there is none."""
+        return self.file if self.inventory.defaults else ""
+
+
+def _hosts(name: str, sources: _Sources, taken: Mapping[str, SelectedHost]) -> Iterator[SelectedHost]:
+    """Give the hosts of one value of `--gpu-host`; `taken` grows while they are taken."""
+    inventory = sources.inventory
     if not name.strip():
         raise InventoryError("--gpu-host is empty", remedy=_FORMS)
     if name.startswith("replay:"):
-        return _replayed(name.removeprefix("replay:"), inventory, source)
+        yield from _replayed(name.removeprefix("replay:"), inventory, sources.file)
+    elif name.startswith("local:"):
+        yield _this_machine(name.removeprefix("local:"), sources)
+    elif name.startswith("ansible:"):
+        from pytest_gpuinfra.naming.ansible import ansible_hosts
+
+        for host in ansible_hosts(name.removeprefix("ansible:")):
+            yield _from_elsewhere(host, f"--gpu-host={name}", sources, taken)
+    elif name.startswith("slurm:"):
+        from pytest_gpuinfra.naming.slurm import slurm_hosts
+
+        for host in slurm_hosts(name.removeprefix("slurm:")):
+            yield _from_elsewhere(host, f"--gpu-host={name}", sources, taken)
+    elif is_hostlist(name):
+        for one in expand(name, f"--gpu-host={name}"):
+            yield from _one_name(one, sources, taken, of_list=True)
+    else:
+        yield from _one_name(name, sources, taken)
+
+
+def _this_machine(alias: str, sources: _Sources) -> SelectedHost:
+    """Give this machine under a name of the inventory, or another: a node of a cluster that judges itself."""
+    if _alias_of(alias) != alias:
+        raise InventoryError(
+            f"--gpu-host=local:{alias}: a name is letters, digits, '.', '_' and '-', and begins with none of '.-'",
+            remedy="write local:NAME with the node's own name, local:$SLURMD_NODENAME in a job of Slurm",
+        )
+    if alias in sources.inventory.hosts:
+        return SelectedHost(alias, "local", "", sources.inventory.hosts[alias], sources.file)
+    return SelectedHost(alias, "local", "", sources.spec_of_nobody(), sources.of_nobody)
+
+
+def _one_name(
+    name: str, sources: _Sources, taken: Mapping[str, SelectedHost], *, of_list: bool = False
+) -> Iterator[SelectedHost]:
+    inventory, source = sources.inventory, sources.file
     aliases = match_aliases(name, inventory)
     if aliases:
-        return [_declared(alias, inventory, source) for alias in aliases]
+        yield from (_declared(alias, inventory, source) for alias in aliases)
+        return
+    if name.startswith("@"):
+        known = ", ".join(f"@{group}" for group in inventory.groups) or "none"
+        raise InventoryError(
+            f"--gpu-host={name}: no host of {source or FILE_NAME} is in such a group; groups: {known}", remedy=_FORMS
+        )
     if name == "local":
-        return [SelectedHost("local", "local", "", _ad_hoc_spec(inventory), source if inventory.defaults else "")]
+        yield SelectedHost("local", "local", "", sources.spec_of_nobody(), sources.of_nobody)
+        return
     if name == "all" or any(sign in name for sign in "*?"):
         known = ", ".join(inventory.hosts) or f"none ({source or 'there is no ' + FILE_NAME})"
         raise InventoryError(f"--gpu-host={name} matches no alias; known: {known}", remedy=_FORMS)
-    if name.startswith("-"):
-        raise InventoryError(f"--gpu-host={name}: a destination does not begin with a dash", remedy=_FORMS)
-    if re.search(r"\s", name):
-        raise InventoryError(f"--gpu-host={name!r}: a destination holds no space", remedy=_FORMS)
-    slips = difflib.get_close_matches(name, inventory.hosts, 1, 0.75)
-    if slips and not re.search(r"[@:/.]", name):
-        raise InventoryError(
-            f"--gpu-host={name}: {source} has no such alias; did you mean {slips[0]!r}?",
-            remedy=f"for an ssh destination of that name, write ssh://{name}",
-        )
-    alias = _alias_of(name)
-    while alias in taken:
-        alias += "-again"
-    return [SelectedHost(alias, "ssh", name, _ad_hoc_spec(inventory), source if inventory.defaults else "")]
+    _check_destination(name, f"--gpu-host={name}")
+    if not of_list and not re.search(r"[@:/.]", name):
+        slips = difflib.get_close_matches(name, inventory.hosts, 1, 0.75)
+        if slips:
+            raise InventoryError(
+                f"--gpu-host={name}: {source} has no such alias; did you mean {slips[0]!r}?",
+                remedy=f"for an ssh destination of that name, write ssh://{name}",
+            )
+    alias = _free_alias(_alias_of(name), name, taken)
+    yield SelectedHost(alias, "ssh", name, sources.spec_of_nobody(), sources.of_nobody)
 
 
 _FORMS = (
-    "--gpu-host takes an alias of the inventory, a glob of aliases, 'all', an ssh destination "
-    "(root@node-a, ssh://root@node-a:2222), 'local', or replay:FILE"
+    "--gpu-host takes an alias of the inventory, a glob of aliases, 'all', '@GROUP', a hostlist (node[01-64]), an ssh "
+    "destination (root@node-a, ssh://root@node-a:2222), 'local', local:ALIAS, ansible:FILE[:GROUP], slurm:PARTITION, "
+    "or replay:FILE"
 )
+
+
+def _check_destination(text: str, subject: str) -> None:
+    """Refuse what ssh(1) would take for something else than a destination."""
+    if text.startswith("-"):
+        raise InventoryError(f"{subject}: a destination does not begin with a dash", remedy=_FORMS)
+    if re.search(r"\s", text):
+        raise InventoryError(f"{subject}: a destination holds no space", remedy=_FORMS)
+    if re.search(r"[][]", re.sub(r"\[[0-9A-Fa-f:.%\w]*:[0-9A-Fa-f:.%\w]*\]", "", text)):
+        raise InventoryError(
+            f"{subject}: the brackets are neither a range of numbers nor an IPv6 address, and match no alias",
+            remedy=_FORMS,
+        )
+
+
+def _from_elsewhere(
+    host: NamedHost, subject: str, sources: _Sources, taken: Mapping[str, SelectedHost]
+) -> SelectedHost:
+    """Join a host that another tool names with what gpuinfra.toml expects of it, by alias, else by group."""
+    inventory = sources.inventory
+    alias = _alias_of(host.name)
+    if alias in inventory.hosts:
+        spec, origin = inventory.hosts[alias], sources.file
+        address = _address(alias, spec) if spec.address else host.address
+    else:
+        groups = [group for group in host.groups if group in inventory.groups]
+        if len(groups) > 1:
+            raise InventoryError(
+                f"{subject}: host {host.name} is in several groups of {sources.file}: {', '.join(groups)}",
+                remedy=f"say which one holds for it: [hosts.{alias}] with group = {groups[0]!r}",
+            )
+        spec = sources.spec_of_nobody(groups[0] if groups else "")
+        if host.sudo and not spec.sudo:
+            spec = spec.model_copy(update={"sudo": True})
+        origin = sources.file if groups else sources.of_nobody
+        address = host.address
+    if address == "local":
+        return SelectedHost(alias, "local", "", spec, origin)
+    _check_destination(address, f"{subject}: host {host.name}: {address!r}")
+    return SelectedHost(_free_alias(alias, address, taken), "ssh", address, spec, origin)
+
+
+def _free_alias(alias: str, destination: str, taken: Mapping[str, SelectedHost]) -> str:
+    """Give an alias that no other host of the run has; the same destination keeps the one that it has."""
+    while alias in taken and taken[alias].destination != destination:
+        alias += "-again"
+    return alias
+
+
+def _address(alias: str, spec: HostSpec) -> str:
+    return (spec.address or alias).replace("{alias}", alias)
 
 
 def _declared(alias: str, inventory: Inventory, source: str) -> SelectedHost:
     spec = inventory.hosts[alias]
-    address = spec.address or alias
+    address = _address(alias, spec)
     if address == "local":
         return SelectedHost(alias, "local", "", spec, source)
     return SelectedHost(alias, "ssh", address, spec, source)
-
-
-def _ad_hoc_spec(inventory: Inventory) -> HostSpec:
-    return parse_inventory({"hosts": {"host": inventory.defaults}}, "[defaults]").hosts["host"]
 
 
 def _replayed(file: str, inventory: Inventory, source: str) -> list[SelectedHost]:
@@ -152,6 +269,25 @@ def _alias_of(destination: str) -> str:
     """Make a word of a destination: no scheme, no user name, no sign that ids do not have."""
     name = re.sub(r"^ssh://", "", destination).rpartition("@")[2].rstrip("/")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "host"
+
+
+def hosts_of_share(hosts: Sequence[SelectedHost], share: int, shares: int) -> list[SelectedHost]:
+    """
+    Give the hosts of one share of several, in their order.
+
+    A host's share is made of its alias alone, so that none is missed or judged twice when one of the runs
+    is given other hosts beside it. Shares are as even as chance makes them.
+
+    Args:
+        hosts: All of them.
+        share: Which, from 1.
+        shares: How many there are.
+    """
+    return [host for host in hosts if _number_of(host.alias) % shares == share - 1]
+
+
+def _number_of(alias: str) -> int:
+    return int.from_bytes(hashlib.sha256(alias.encode()).digest()[:8], "big")
 
 
 def join_inventory(inventory: Inventory, more: Mapping[str, object]) -> Inventory:

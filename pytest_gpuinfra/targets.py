@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.facts.pci_address import short_address
 from pytest_gpuinfra.service_targets import SERVICE_KINDS
 
@@ -124,11 +123,7 @@ def _devices(host: GpuHost) -> list[tuple[str, object]]:
 
     expected = [(address, row) for row in host.expect.devices for address in row.pci]
     if not expected:
-        try:
-            observed = [function.address for function in host.facts.pci_functions.gpus]
-        except GpuInfraError:
-            observed = []
-        expected = [(address, DeviceExpectation(pci=(address,))) for address in observed]
+        expected = [(address, DeviceExpectation(pci=(address,))) for address in host.observed_gpus]
     return [(short_address(address), GpuDevice(host.alias, address, row)) for address, row in expected]
 
 
@@ -150,6 +145,21 @@ def _arms(host: GpuHost) -> list[tuple[str, object]]:
     if host.gpu_runs is None or len(host.computing_gpus) < 2:
         return []
     return [(plan.name, plan.name) for plan in host.gpu_runs.settings.arm_plans()]
+
+
+def _groups(host: GpuHost) -> list[tuple[str, object]]:
+    return [(group.name, group) for group in host.collectives]
+
+
+def _host_pairs(host: GpuHost) -> list[tuple[str, object]]:
+    from pytest_gpuinfra.collectives import HostPair
+
+    return [
+        (f"{group.name}-{one}+{other}", HostPair(group.name, one, other))
+        for group in host.collectives
+        for pairs in group.rounds
+        for one, other in pairs
+    ]
 
 
 def _serving_gpus(host: GpuHost) -> list[tuple[str, object]]:
@@ -186,6 +196,8 @@ KINDS: dict[str, Kind] = {
     "gpu_pair": Kind(_pairs, "{host} has no two GPUs on the nvidia driver, expected or seen"),
     "gpu_chain": Kind(_chains, "{host} has no three GPUs on the nvidia driver, expected or seen"),
     "gpu_arm": Kind(_arms, "{host} has no two GPUs on the nvidia driver, expected or seen"),
+    "gpu_collective": Kind(_groups, "inventory expects no collectives of {host} as the first host"),
+    "gpu_host_pair": Kind(_host_pairs, "inventory expects no collectives of {host} as the first host"),
     "gpu_prompt": Kind(_prompts, "{host} has no endpoint: name one in the inventory (endpoint) or by --gpu-endpoint"),
     "gpu_serving_gpu": Kind(
         _serving_gpus,

@@ -74,6 +74,7 @@ class SshConnection(PipeConnection):
         destination: What ssh(1) takes: "root@node-a", "ssh://root@node-a:2222", a name of the user's config.
         config: An ssh config file in place of the user's own (`ssh -F`).
         proxy_command: What carries the connection, as ssh's ProxyCommand; None for the user's own configuration.
+        shared: Whether commands share one connection that stays; without, each has its own, which ends with it.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class SshConnection(PipeConnection):
         sudo: bool = False,
         connect_timeout_s: float = 30.0,
         proxy_command: str | None = None,
+        shared: bool = True,
     ) -> None:
         super().__init__(name, sudo=sudo, connect_timeout_s=connect_timeout_s)
+        self.shared = shared
         self.destination = destination
         self.config = config
         self._proxy_command = proxy_command
@@ -99,16 +102,13 @@ class SshConnection(PipeConnection):
 
     def control_argv(self, *more: str) -> list[str]:
         """Give the argv of an ssh client that shares this connection, up to the destination."""
-        with self._socket_lock:
-            if self._socket is None:
-                self._socket = _sockets().new_socket()
         return [
             "ssh",
             *(["-F", self.config] if self.config else []),
             *("-o", "BatchMode=yes"),
             *("-o", f"ConnectTimeout={max(1, round(self.connect_timeout_s))}"),
             *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"),
-            *("-o", "ControlMaster=auto", "-o", f"ControlPath={self._socket}", "-o", "ControlPersist=yes"),
+            *self._control_options(),
             *("-o", "ClearAllForwardings=yes", "-o", "ForwardAgent=no", "-o", "ForwardX11=no"),
             *(["-o", f"ProxyCommand={self._proxy_command}"] if self._proxy_command else []),
             *("-o", "LogLevel=ERROR", "-T"),
@@ -116,6 +116,14 @@ class SshConnection(PipeConnection):
             "--",
             self.destination,
         ]
+
+    def _control_options(self) -> list[str]:
+        if not self.shared:
+            return ["-o", "ControlMaster=no", "-o", "ControlPath=none"]
+        with self._socket_lock:
+            if self._socket is None:
+                self._socket = _sockets().new_socket()
+        return ["-o", "ControlMaster=auto", "-o", f"ControlPath={self._socket}", "-o", "ControlPersist=yes"]
 
     def shell_argv(self, line: str) -> list[str]:
         """Give the argv of a session that asks the login shell to run a line."""

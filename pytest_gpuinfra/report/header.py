@@ -16,6 +16,8 @@ def header_lines(run: Run) -> list[str]:
     hosts = list(run.hosts.values())
     failed = [host for host in hosts if host.capture.error]
     lines = []
+    if run.share_of:
+        lines.append(f"gpuinfra: {run.share_of}")
     shown = hosts if len(hosts) <= SHOWN else failed[:SHOWN]
     if len(hosts) > SHOWN:
         lines.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Self
 
@@ -16,27 +17,35 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from pytest_gpuinfra.captures import Standing
 from pytest_gpuinfra.host import GpuHost, aliases_text
+from pytest_gpuinfra.masking import mask_text
 from pytest_gpuinfra.run import Run
+
+_LINE_EVERY_S = 10.0
 
 
 class CaptureProgress:
-    """Shows which hosts have answered and which are still open."""
+    """Shows how many hosts have answered and how many failed to, and names those that take long."""
 
     def __init__(self, config: pytest.Config, run: Run) -> None:
         self._run = run
-        self._open = [alias for alias, host in run.selected.items() if host.way != "replay"]
+        self._failed: list[str] = []
         self._writer = config.get_terminal_writer()
         self._quiet = config.get_verbosity() < -1
         self._live: Progress | None = None
-        if self._writer.hasmarkup and self._open and not self._quiet:
+        self._last_line = time.monotonic()
+        self._lines = run.on_progress
+        self._told = ""
+        self._asked = [alias for alias, host in run.selected.items() if host.way != "replay"]
+        if self._writer.hasmarkup and self._asked and not self._quiet:
             self._live = Progress(
                 SpinnerColumn(),
                 TextColumn("capturing"),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 console=Console(file=self._writer._file, force_terminal=True),
                 transient=True,
             )
@@ -44,9 +53,10 @@ class CaptureProgress:
     def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
-            self._task = self._live.add_task(self._waiting(), total=len(self._run.selected))
-        elif len(self._open) > 1 and not self._quiet:
-            self._writer.line(f"gpuinfra: capturing {len(self._open)} hosts: {aliases_text(self._open)}")
+            self._task = self._live.add_task("", total=len(self._run.selected))
+            self._run.on_progress = self._note  # a line of its own would tear the live one
+        elif len(self._asked) > 1 and not self._quiet:
+            self._writer.line(f"gpuinfra: capturing {len(self._asked)} hosts: {aliases_text(self._asked)}")
         return self
 
     def __exit__(
@@ -54,13 +64,35 @@ class CaptureProgress:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+            self._run.on_progress = self._lines
 
-    def done(self, host: GpuHost, left: int) -> None:
+    def _note(self, line: str) -> None:
+        """Take down what a host that is waited for lacks."""
+        self._told = mask_text(line)
+
+    def done(self, host: GpuHost) -> None:
         """Take down that a host has answered, or failed to."""
-        if host.alias in self._open:
-            self._open.remove(host.alias)
-        if self._live is not None:
-            self._live.update(self._task, advance=1, description=self._waiting())
+        if host.capture.error:
+            self._failed.append(host.alias)
 
-    def _waiting(self) -> str:
-        return f"waiting for {aliases_text(self._open)}" if self._open else ""
+    def look(self, standing: Standing) -> None:
+        """Show how far the captures are; on no terminal, a line every ten seconds."""
+        if self._live is not None:
+            self._live.update(self._task, completed=standing.done, description=self._words(standing))
+        elif self._asked and not self._quiet and time.monotonic() - self._last_line >= _LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            words = self._words(standing)
+            self._writer.line(
+                f"gpuinfra: {standing.done} of {len(self._run.selected)} hosts done" + (f"; {words}" if words else "")
+            )
+
+    def _words(self, standing: Standing) -> str:
+        slow = [f"{alias} ({seconds:.0f} s)" for alias, seconds in standing.slow_s.items()]
+        words = [f"{len(self._failed)} failed: {aliases_text(self._failed)}"] if self._failed else []
+        if slow:
+            words.append(f"slow: {aliases_text(slow)}")
+        if self._told and standing.running_s:
+            words.append(self._told)
+        elif standing.running_s and not standing.waiting and not slow:
+            words.append(f"waiting for {aliases_text(list(standing.running_s))}")
+        return "; ".join(words)

@@ -81,6 +81,8 @@ VARIANTS = {
         bashrc="yes this is noise | head -c 200000\nyes this is noise | head -c 200000 >&2"),
     "slow-shell": Variant("a login shell that takes 5 s", bashrc="sleep 5"),
     "hanging-shell": Variant("a login shell that never gets to the command", bashrc="sleep 9999"),
+    "flooding": Variant("a login shell that prints as long as it is heard, and does not get to the command",
+        bashrc="while head -c 1000000 /dev/zero | tr '\\0' x; do sleep 0.01; done"),
     "csh": Variant("root's login shell is csh", prepare="usermod --shell /bin/csh root"),
     "nologin": Variant("root may not have a shell", prepare="usermod --shell /usr/sbin/nologin root"),
     # What is there for a command.

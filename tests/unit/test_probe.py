@@ -55,6 +55,20 @@ def test_files_links_and_listings_give_text_or_errno(tmp_path: Path) -> None:
     assert json.loads(node["stat"].text or "")["size"] == 9
 
 
+def test_text_that_was_cut_is_no_text(tmp_path: Path) -> None:
+    """Of a file that is too long, what stands behind the cut is unknown; nobody may take the rest for the whole."""
+    (tmp_path / "long").write_text("a\n" * 140000)
+    node = ask(
+        capture.node(
+            "x", capture.file("file", f"{tmp_path}/long"), capture.command("command", "seq", "1000000", "1999999")
+        )
+    ).node("x")
+    for name, read in (("file", 262144), ("command", 4194304)):
+        with pytest.raises(FactUnavailable, match=f"too long: only its first {read} characters were read"):
+            node[name].require()
+        assert not node[name].missing
+
+
 def test_commands_give_output_status_and_deadline() -> None:
     """A command that fails, one that is not there, and one that hangs are three things."""
     node = ask(

@@ -1,0 +1,23 @@
+"""A host that another tool's inventory names: what it is called, how it is reached, which groups it is in there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NamedHost:
+    """
+    One host as another tool names it.
+
+    Attributes:
+        name: Its name there; the alias is made of it.
+        address: What ssh(1) takes, or "local" for this machine.
+        groups: Groups that it is in there, by name. A group of the same name in gpuinfra.toml applies to it.
+        sudo: Whether that tool becomes root there.
+    """
+
+    name: str
+    address: str
+    groups: tuple[str, ...] = ()
+    sudo: bool = False
