@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,8 +26,16 @@ def main() -> None:
 
 @main.command()
 @click.option("--recording", is_flag=True, help="the schema of recordings instead")
-def schema(recording: bool) -> None:
+@click.option("--markdown", is_flag=True, help="the inventory's reference for people: all tables and keys")
+def schema(recording: bool, markdown: bool) -> None:
     """Print the inventory's JSON Schema, for editors and for looking up legal keys."""
+    if recording and markdown:
+        raise click.UsageError("--markdown is of the inventory; docs/recording.md describes recordings")
+    if markdown:
+        from pytest_gpuinfra.inventory_reference import inventory_markdown
+
+        click.echo(inventory_markdown(), nl=False)
+        return
     if recording:
         from pytest_gpuinfra.recording_schema import recording_schema
 
@@ -39,8 +47,14 @@ def schema(recording: bool) -> None:
 
 
 @main.command()
-def checks() -> None:
+@click.option("--fixtures", is_flag=True, help="all fixtures instead: what each gives, and what makes it ERROR")
+def checks(fixtures: bool) -> None:
     """Print the catalogue of all checks as Markdown: requirement, level, expectation, facts, what makes it ERROR."""
+    if fixtures:
+        from pytest_gpuinfra.fixture_reference import fixtures_markdown
+
+        click.echo(fixtures_markdown(), nl=False)
+        return
     from pytest_gpuinfra.catalogue import catalogue_markdown
 
     click.echo(catalogue_markdown(), nl=False)
@@ -83,6 +97,20 @@ def _recording(path: str) -> Recording:
         return join(read_recording(file) for file in files)
     except RecordingError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _only(recording: Recording, aliases: tuple[str, ...], path: str) -> Recording:
+    """Give some hosts of a recording."""
+    from dataclasses import replace
+
+    missing = [alias for alias in aliases if alias not in recording.hosts]
+    if missing:
+        raise click.UsageError(f"{path} holds no host {missing[0]!r}; it holds {', '.join(list(recording.hosts)[:20])}")
+    return replace(
+        recording,
+        hosts={alias: recording.hosts[alias] for alias in aliases},
+        results=[result for result in recording.results if result["host"] in aliases],
+    )
 
 
 @main.command()
@@ -143,7 +171,8 @@ def compare(
 @click.option(
     "-o", "--output", multiple=True, type=click.Path(), help="FILE.md or FILE.html; repeats (default: Markdown, here)"
 )
-def report(recording: str, output: tuple[str, ...]) -> None:
+@click.option("--host", "hosts", multiple=True, metavar="ALIAS", help="only this host of the recording; repeats")
+def report(recording: str, output: tuple[str, ...], hosts: tuple[str, ...]) -> None:
     """Write a recording on one page: the verdict on each host, why, what to do, numbers."""
     import hashlib
     from pathlib import Path
@@ -153,7 +182,10 @@ def report(recording: str, output: tuple[str, ...]) -> None:
 
     path = Path(recording)
     digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-    page = make_page(_recording(recording), path.name, digest)
+    whole = _recording(recording)
+    if hosts:
+        whole = _only(whole, hosts, recording)
+    page = make_page(whole, path.name, digest)
     for file in output:
         write_page(Path(file), page)
     if not output:
@@ -177,7 +209,7 @@ def init(name: str, alias: str | None, sudo: bool, ssh_config: str | None, outpu
     from pathlib import Path
 
     from pytest_gpuinfra.errors import GpuInfraError
-    from pytest_gpuinfra.first_inventory import first_inventory
+    from pytest_gpuinfra.first_inventory import UNITS, first_inventory
     from pytest_gpuinfra.inventory import Inventory
     from pytest_gpuinfra.recording import RecordedHost
     from pytest_gpuinfra.run import Run, Settings
@@ -188,8 +220,9 @@ def init(name: str, alias: str | None, sudo: bool, ssh_config: str | None, outpu
     try:
         selected = select_hosts([name], Inventory(), "")
         run = Run(Settings(level="passive", sudo=sudo, ssh_config=ssh_config), {host.alias: host for host in selected})
+        run.extra_requests = lambda: [UNITS]
         try:
-            run.capture_all(lambda host, left: None)
+            run.capture_all()
             texts = [
                 first_inventory(
                     alias if alias and len(selected) == 1 else host.alias,
@@ -217,3 +250,51 @@ def init(name: str, alias: str | None, sudo: bool, ssh_config: str | None, outpu
 
 def _declared_address(host: GpuHost) -> str | None:
     return host.selected.spec.address
+
+
+@main.command()
+@click.argument("folder", type=click.Path())
+@click.option(
+    "--expect-hosts",
+    multiple=True,
+    metavar="HOSTLIST",
+    help="nodes that must have reported, 'node[01-64],gpu-a'; repeats. One that did not is an ERROR",
+)
+@click.option(
+    "--expect-file", multiple=True, type=click.Path(), help="the same from a file, a hostlist a line; repeats"
+)
+@click.option("--gpu-inventory", "inventory", type=click.Path(), help="expect all hosts of this inventory")
+@click.option("-o", "--output", multiple=True, type=click.Path(), help="one page: FILE.md or FILE.html; repeats")
+@click.option("--alluredir", type=click.Path(), help="one set of Allure results; a new or empty folder")
+@click.option("--junitxml", type=click.Path(), help="one JUnit file")
+@click.option("--recording", type=click.Path(), help="one recording of all nodes")
+@click.option(
+    "--outliers",
+    type=click.Choice(["report", "fail"]),
+    default="report",
+    show_default=True,
+    help="what a node that is slower or hotter than its group is worth: a line in the report, or status 1",
+)
+@click.option(
+    "--unknown",
+    type=click.Choice(["error", "fail", "allow"]),
+    default="error",
+    show_default=True,
+    help="as pytest's --gpu-unknown: what could not be observed ends with 6, 1, or 0",
+)
+@click.pass_context
+def merge(context: click.Context, /, folder: str, **options: Any) -> None:
+    """
+    Make one result of many runs: those that the nodes of a cluster wrote into FOLDER/NODE/, each about itself.
+
+    Exit status as pytest's: 0 all may take traffic, 1 something is wrong, 6 something could not be judged.
+    """
+    from pytest_gpuinfra.errors import GpuInfraError
+    from pytest_gpuinfra.merge_command import MergeOptions, run_merge
+
+    try:
+        context.exit(run_merge(folder, MergeOptions(**options)))
+    except GpuInfraError as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
