@@ -24,6 +24,9 @@ NOISE = 0.10
 ALWAYS_ALLOWED = ("boot/boot id", "container/boot id")
 """What differs after every boot; whether it must differ is another question (`boot_changed`)."""
 
+GATHERED = ("pair", "all-reduce", "endpoint")
+"""Areas that only a run of level active looks at, and not one that leaves these checks out."""
+
 _RANK = {"passed": 0, "skipped": 1, "error": 2, "failed": 3}
 
 
@@ -181,14 +184,17 @@ def _facts(alias: str, old: HostSnapshot, new: HostSnapshot, allowed: _Allowed) 
         for area in old.unknown
         if area not in lost and "host" not in lost
     ]
+    asked = [{name.partition("/")[0] for name in snapshot.facts} for snapshot in (old, new)]
     for name in dict.fromkeys([*old.facts, *new.facts]):
         area = name.partition("/")[0]
         if not {area, "host"}.isdisjoint({*lost, *old.unknown}):
             continue  # said once, above
         before, after = old.facts.get(name), new.facts.get(name)
+        if area in GATHERED and not (area in asked[0] and area in asked[1]):
+            continue  # not run by one of them: the endings tell
         if area == "pair" or area == "all-reduce":
             if after is None or before is None:
-                continue  # not run by one of them: the endings tell
+                continue  # of other GPUs, or by another program
             weight = "better" if after == "right" else _weigh(alias, name, after, allowed)
         elif area == "kernel faults":
             fewer = int(after or 0) < int(before or 0)

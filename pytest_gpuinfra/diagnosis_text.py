@@ -22,11 +22,18 @@ _STYLES = {"certain": "bold red", "likely": "bold yellow", "possible": "bold"}
 
 
 def show_findings(console: Console, run: Run) -> None:
-    """Print what is wrong with each host, why, and what to do; nothing where nothing wrong was seen."""
+    """
+    Print what is wrong with each host, why, and what to do; nothing where nothing wrong was seen.
+
+    Of many hosts, those whose items all passed or were skipped are left out: a diagnosis takes its time for each.
+    """
     from pytest_gpuinfra.diagnosis_input import findings_of
 
     mask = masker_of(run).text
+    wrong = {outcome.host for outcome in run.outcomes.values() if outcome.outcome in ("failed", "error")}
     for alias, host in run.hosts.items():
+        if len(run.hosts) > _IN_FULL and alias not in wrong:
+            continue
         findings = findings_of(host, run.gathered.get(alias))
         if not findings:
             continue

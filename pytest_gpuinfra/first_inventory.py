@@ -12,7 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from pytest_gpuinfra.capture import Request, command, node
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
+from pytest_gpuinfra.facts.pci import PciFunction, PciFunctions
 from pytest_gpuinfra.facts.pci_address import short_address
 from pytest_gpuinfra.host_facts import HostFacts
 from pytest_gpuinfra.recording import RecordedHost
@@ -20,6 +22,15 @@ from pytest_gpuinfra.report.pair_matrix import matrix_of
 from pytest_gpuinfra.snapshot import snapshot_of
 
 T = TypeVar("T")
+_UNIT_NAMES = ("nvidia*", "*gpu*", "dcgm*", "*fabricmanager*", "amd-smi*", "*rocm*")
+_ASK = ("--no-legend", "--no-pager", "--type=service", *_UNIT_NAMES)
+UNITS: Request = node(
+    "init_units",
+    command("active", "systemctl", "list-units", "--plain", "--state=active", *_ASK),
+    command("files", "systemctl", "list-unit-files", *_ASK),
+)
+"""What to ask beside the capture: units by whose names they have to do with GPUs, and whether they start at boot."""
+
 _SWITCHES = ("iommu", "amd_iommu", "intel_iommu", "iommu.passthrough", "iommu.strict", "mem_encrypt", "kvm_amd.sev_snp")
 _SERVING = {
     "container": '# container = "docker:NAME"             # where the service runs, if not on the host itself',
@@ -60,6 +71,7 @@ def first_inventory(alias: str, address: str | None, host: RecordedHost) -> str:
         f"[hosts.{_key(alias)}.expect]",
         *_expect(facts, host),
         *_gpu(alias, facts, host),
+        *_model(alias, host),
         *_devices(alias, facts),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -95,8 +107,28 @@ def _expect(facts: HostFacts, host: RecordedHost) -> list[str]:
             '# peer_access = "correct"   # GPU-to-GPU copies must be right',
             '# peer_access = "blocked"   # nothing may rely on them, as under IOMMU translation',
         ]
-    lines.append('# units = { "nvidia-persistenced.service" = "active" }')
+    units = _units(host)
+    rows = ", ".join(f"{_text(name)} = {_text(state)}" for name, state in units.items())
+    lines.append(f"units = {{ {rows} }}" if units else '# units = { "nvidia-persistenced.service" = "active" }')
     return lines
+
+
+def _units(host: RecordedHost) -> dict[str, str]:
+    """Give the units about GPUs that start at boot and are active, and those that do not and have not run."""
+    if host.capture.request("init_units") is None:
+        return {}
+    readings = host.capture.node("init_units")
+    active = {line.split()[0] for line in (readings["active"].text or "").splitlines() if line.split()}
+    files = dict(line.split()[:2] for line in (readings["files"].text or "").splitlines() if len(line.split()) > 1)
+    found = {}
+    for name, state in files.items():
+        if "@" in name:
+            continue  # a template: its instances have names of their own
+        if state == "enabled" and name in active:
+            found[name] = "active"
+        elif state == "disabled" and name not in active:
+            found[name] = "without-effect"
+    return found
 
 
 def _gpu(alias: str, facts: HostFacts, host: RecordedHost) -> list[str]:
@@ -130,6 +162,24 @@ def _gpu(alias: str, facts: HostFacts, host: RecordedHost) -> list[str]:
     return lines if len(lines) > 2 else []
 
 
+def _model(alias: str, host: RecordedHost) -> list[str]:
+    """Give what the endpoint showed, where a recording has it."""
+    endpoint = host.gathered.get("endpoint") or {}
+    models = list((endpoint.get("readiness") or {}).get("models") or [])
+    if len(models) != 1:
+        return []
+    lines = ["", f"[hosts.{_key(alias)}.expect.model]", f"id = {_text(str(models[0]))}"]
+    numbers = snapshot_of(alias, {}, host.capture, host.gathered).numbers
+    speeds = {
+        "one_stream_tokens_per_s": numbers.get("endpoint/1 stream tokens/s"),
+        "eight_streams_tokens_per_s": numbers.get("endpoint/8 streams tokens/s"),
+    }
+    rows = ", ".join(f"{key} = {value:.1f}" for key, value in speeds.items() if value)
+    if rows:
+        lines.append(f"throughput = {{ {rows} }}  # as measured; 15 % slower still passes")
+    return lines
+
+
 def _devices(alias: str, facts: HostFacts) -> list[str]:
     functions = _maybe(lambda: facts.pci_functions)
     groups = _maybe(lambda: facts.iommu_groups)
@@ -140,6 +190,7 @@ def _devices(alias: str, facts: HostFacts) -> list[str]:
         group = groups.of(function.address) if groups is not None else None
         driver, node = _maybe(partial(getattr, function, "driver")), _maybe(partial(getattr, function, "numa_node"))
         width = _maybe(partial(getattr, function, "link_width"))
+        speed = _fastest(functions, function)
         companions = {
             other.driver or "none"
             for other in functions
@@ -154,11 +205,21 @@ def _devices(alias: str, facts: HostFacts) -> list[str]:
             keys.append(f"numa_node = {node}")
         if width in (1, 2, 4, 8, 16, 32):
             keys.append(f"link_width = {width}")
+        if speed is not None:
+            keys.append(f"link_speed_gt_s = {speed:g}")
         rows.setdefault(tuple(keys), []).append(short_address(function.address))
     lines = []
     for shared, addresses in rows.items():
         lines += ["", f"[[hosts.{_key(alias)}.expect.devices]]", f"pci = {_list(addresses)}", *shared]
     return lines
+
+
+def _fastest(functions: PciFunctions, function: PciFunction) -> float | None:
+    """Give the highest speed that both ends of a link are capable of, GT/s; None if one is not known."""
+    ends = [function, *(functions[address] for address in function.upstream[-1:])]
+    speeds = [_maybe(partial(getattr, end, "max_link_speed_gt_s")) for end in ends]
+    known = [speed for speed in speeds if speed]
+    return min(known) if len(known) == len(speeds) else None
 
 
 def _maybe(read: Callable[[], T]) -> T | None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuinfra.session import run_of
+
+_GATHERED = {
+    **dict.fromkeys(("pair", "all-reduce", "cuda-program", "torch-program"), "gpu"),
+    "endpoint": "endpoint",
+}
+"""Areas that other checks of the run gather, by the kind of what they gather."""
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.compare import Change, HostComparison
@@ -29,13 +36,16 @@ def gpu_baseline(gpu_host: GpuHost, request: pytest.FixtureRequest) -> HostCompa
 
 
 @pytest.fixture
-def gpu_rebooted(gpu_baseline: HostComparison, request: pytest.FixtureRequest) -> bool:
-    """Give whether the host has booted since the baseline; skips unless that is asked for."""
+def gpu_rebooted(gpu_host: GpuHost, gpu_baseline: HostComparison, request: pytest.FixtureRequest) -> bool:
+    """Give whether the host has booted since the baseline, or since this run rebooted it; skips unless asked for."""
     from pytest_gpuinfra.errors import FactUnavailable
 
     run = run_of(request.config)
     if run is None or not run.settings.after_reboot:
         pytest.skip("--gpu-after-reboot was not asked for")
+    ended = run.boots_before.get(gpu_host.alias)
+    if ended is not None:
+        return gpu_host.facts.boot_id != ended
     if gpu_baseline.boot_changed is None:
         raise FactUnavailable(
             f"{gpu_baseline.host}: boot id", "it is not known from both", remedy="take a new baseline, or read as root"
@@ -44,11 +54,21 @@ def gpu_rebooted(gpu_baseline: HostComparison, request: pytest.FixtureRequest) -
 
 
 @pytest.fixture
-def gpu_baseline_area(gpu_baseline: HostComparison, _gpu_target: object) -> tuple[Change, ...]:
-    """Give the regressions of one area; one test for each area."""
+def gpu_baseline_area(
+    gpu_host: GpuHost, gpu_baseline: HostComparison, _gpu_target: object, request: pytest.FixtureRequest
+) -> tuple[Change, ...]:
+    """
+    Give the regressions of one area; one test for each area.
+
+    Raises:
+        FactUnavailable: The area could not be observed any more, or nothing of it was looked at in this run.
+    """
     from pytest_gpuinfra.errors import FactUnavailable
 
     area = str(getattr(_gpu_target, "label", ""))
+    run = run_of(request.config)
+    if run is not None:
+        _check_looked_at(area, run, gpu_host)
     found = tuple(change for change in gpu_baseline.of("regression") if area_of(change) == area)
     unseen = [change for change in found if change.after == "could not be observed"]
     if unseen:
@@ -58,14 +78,42 @@ def gpu_baseline_area(gpu_baseline: HostComparison, _gpu_target: object) -> tupl
     return found
 
 
+def _check_looked_at(area: str, run: Run, host: GpuHost) -> None:
+    """
+    Do nothing where an area was looked at; skip where this run was told not to.
+
+    Raises:
+        FactUnavailable: It was to be looked at, and nothing was.
+    """
+    from pytest_gpuinfra.errors import FactUnavailable
+
+    kind = _GATHERED.get(area)
+    if kind is None or kind in host.gathered():
+        return
+    if run.settings.level == "passive":
+        pytest.skip(f"the baseline has {area}; this run is passive, and looks at it with --gpu-level=active only")
+    if kind == "endpoint" and run.settings.endpoint == "none":
+        pytest.skip("the baseline has an endpoint; this run leaves endpoints out")
+    raise FactUnavailable(
+        f"{host.alias}: {area}",
+        "the baseline has it, and nothing of it was looked at before this check",
+        remedy="run the whole suite: these checks come last, by what the others have gathered",
+    )
+
+
 def area_of(change: Change) -> str:
     """Name the area of a change as targets do, in one word."""
     return change.name.partition("/")[0].replace(" ", "-")
 
 
-def compare_with_baseline(run: Run, host: GpuHost) -> HostComparison:
+def compare_with_baseline(run: Run, host: GpuHost, gathered: Mapping[str, Any] | None = None) -> HostComparison:
     """
     Compare a host with the baseline.
+
+    Args:
+        run: The run.
+        host: One of its hosts.
+        gathered: What was gathered of it elsewhere, by a worker of xdist; None for what was gathered here.
 
     Raises:
         FactUnavailable: The baseline does not hold the host.
@@ -77,7 +125,12 @@ def compare_with_baseline(run: Run, host: GpuHost) -> HostComparison:
     host.capture.check_reached()
     if run.baseline is None or host.alias not in run.baseline.hosts:
         raise FactUnavailable(f"{host.alias}: baseline", "it does not hold this host", remedy="record the host first")
+    gathered = gathered or host.gathered()
+    known = (host.alias, len(str(gathered)))
+    if known in run.compared:
+        return run.compared[known]
     before = Recording({host.alias: run.baseline.hosts[host.alias]}, (), run.baseline.started_at)
     spec = host.selected.spec.model_dump(mode="json", exclude_defaults=True, exclude={"group"})
-    after = Recording({host.alias: RecordedHost(spec, host.capture, host.gathered())}, (), run.started_at)
-    return compare(before, after, allow=run.settings.allowed_changes).hosts[0]
+    after = Recording({host.alias: RecordedHost(spec, host.capture, gathered)}, (), run.started_at)
+    run.compared = {known: compare(before, after, allow=run.settings.allowed_changes).hosts[0]}
+    return run.compared[known]

@@ -17,7 +17,7 @@ from pytest_gpuinfra.facts.gpu_program import GpuProgramRun, parse_gpu_program_e
 from pytest_gpuinfra.facts.pci_address import short_address
 from pytest_gpuinfra.host_facts import HostFacts
 from pytest_gpuinfra.inventory import HostSpec, parse_inventory
-from pytest_gpuinfra.masking import mask_text
+from pytest_gpuinfra.masking import mask_data, mask_text
 
 _GPU_FIELDS = {
     "name": "model",
@@ -41,7 +41,7 @@ class HostSnapshot:
     Attributes:
         facts: Value by name.
         unknown: Why it could not be observed, by name; names of whole areas.
-        numbers: GB/s by name; more is better.
+        numbers: By name, with the unit in it: GB/s, tokens/s; more is better.
     """
 
     facts: dict[str, str] = field(default_factory=dict)
@@ -87,7 +87,8 @@ def snapshot_of(alias: str, spec: Mapping[str, Any], capture: Capture, gathered:
     for area, read in readers.items():
         try:
             for name, value in read(facts, host):
-                found.facts[f"{area}/{name}"] = mask_text(_word(value))
+                thing = name.rpartition("/")[2]  # "--password" of the command line tells what its value is
+                found.facts[f"{area}/{name}"] = mask_data({thing: _word(value)})[thing]
         except GpuInfraError as error:
             found.unknown[area] = error.reason
             if capture.error:
@@ -199,8 +200,12 @@ def _endpoint(gathered: Mapping[str, Any], found: HostSnapshot) -> None:
     found.facts["endpoint/address"] = mask_text(str(endpoint.get("address")))
     found.facts["endpoint/models"] = _word(readiness.get("models", ()))
     reached = [str(rung["name"]) for rung in readiness.get("rungs", ()) if rung.get("reached_s") is not None]
-    if reached:
-        found.facts["endpoint/reached"] = reached[-1]
+    found.facts["endpoint/reached"] = reached[-1] if reached else "nothing"
+    for measured in endpoint.get("throughput", ()):
+        streams, wall_s = int(measured["streams"]), float(measured["wall_s"])
+        if wall_s > 0:
+            name = f"endpoint/{streams} stream{'s' * (streams > 1)} tokens/s"
+            found.numbers[name] = float(measured["tokens"]) / wall_s
 
 
 def _programs(gathered: Mapping[str, Any], found: HostSnapshot) -> None:

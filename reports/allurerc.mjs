@@ -21,11 +21,19 @@ const trouble = (name, statuses, expand = false) => ({
 export default defineConfig({
   name: "May these GPU hosts take traffic?",
   output: "reports/allure",
-  historyPath: "reports/allure-history.jsonl",
+  historyPath: process.env.GPUINFRA_ALLURE_HISTORY ?? "reports/allure-history.jsonl",
   appendHistory: true,
   categories: [
     trouble("Transfer corrupt", ["failed"], true),
     trouble("Hang", ["failed"], true),
+    {
+      // The first category that matches is shown: what is corrupt or hangs by turns stays corrupt or hanging.
+      name: "Flaky: passes and fails by turns",
+      matchers: [{ statuses: ["failed", "broken"], flaky: true }],
+      groupBy: [{ label: "parentSuite" }, "severity"],
+      groupByMessage: false,
+      expand: true,
+    },
     trouble("Wrong fact", ["failed"], true),
     trouble("Endpoint", ["failed"], true),
     trouble("Drift", ["failed"], true),

@@ -27,6 +27,9 @@ CATEGORIES = (
     ("Unknown: could not be observed", "broken"),
 )
 """Kinds of trouble, in the order in which they are tried; Allure shows them as its categories."""
+FLAKY = "Flaky: passes and fails by turns"
+"""The category of what failed now and passed before, by the report's history, or disagreed with itself in one run."""
+
 _HANG = re.compile(r"(?i): hang\b|\bhangs?\b.*\bsilent|did not end within|hung (?:task|up|for)|deadline|: hang:")
 
 
@@ -46,6 +49,11 @@ def category_of(status: str, full_name: str, details: str) -> str:
     return "Wrong fact"
 
 
+def is_flaky(full_name: str) -> bool:
+    """Tell whether a check that failed has shown in itself that the same thing ends differently from time to time."""
+    return "repeats_are_identical" in full_name
+
+
 def write_allure_files(directory: Path, run: Run, environ: Mapping[str, str]) -> None:
     """Write environment.properties, executor.json and categories.json beside the results."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -57,10 +65,13 @@ def write_allure_files(directory: Path, run: Run, environ: Mapping[str, str]) ->
     executor = executor_of(environ)
     if executor:
         (directory / "executor.json").write_text(json.dumps(executor, indent=1) + "\n", encoding="utf-8")
-    categories = [
+    categories: list[dict[str, Any]] = [
         {"name": name, "matchers": [{"statuses": [status], "labels": {"trouble": name}}], "matchedStatuses": [status]}
         for name, status in CATEGORIES
     ]
+    both = ["failed", "broken"]
+    flaky = {"name": FLAKY, "matchers": [{"statuses": both, "flaky": True}], "matchedStatuses": both, "flaky": True}
+    categories.insert(2, flaky)
     (directory / "categories.json").write_text(json.dumps(categories, indent=1) + "\n", encoding="utf-8")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Generator
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import allure_commons
 import pytest
 from allure_commons.logger import AllureFileLogger
-from allure_commons.model2 import Label, Parameter, StatusDetails
+from allure_commons.model2 import ATTACHMENT_PATTERN, Attachment, Label, Parameter, StatusDetails
 from allure_commons.types import AttachmentType
 
 from pytest_gpuinfra.endings import OBSERVING
 from pytest_gpuinfra.evidence import Evidence
 from pytest_gpuinfra.host import GpuHost
-from pytest_gpuinfra.report.allure_files import category_of
+from pytest_gpuinfra.report.allure_files import category_of, is_flaky
+from pytest_gpuinfra.report.endpoint_picture import draw_endpoint, figures_of
 from pytest_gpuinfra.report.identity import Identity, identify
 from pytest_gpuinfra.report.masked import masker_of
 from pytest_gpuinfra.report.pair_matrix import PairMatrix, matrix_of
@@ -25,12 +27,15 @@ from pytest_gpuinfra.run import Run
 from pytest_gpuinfra.session import OBSERVED, target_of
 from pytest_gpuinfra.targets import DirectedPair, Target
 
+_PIECES = 24
+"""Pieces of evidence of one item that Allure shows; the names of others are told."""
+
 _PICTURES = 16
 """Failed pairs of one host that carry the picture of all pairs; the first pair of each test carries it anyway."""
 
 
 class MaskedFiles(AllureFileLogger):
-    """Writes Allure's files with secrets masked."""
+    """Writes Allure's files with secrets masked, and no file that says nothing."""
 
     def __init__(self, original: AllureFileLogger, run: Run) -> None:
         super().__init__(original._report_dir)  # type: ignore[no-untyped-call]
@@ -39,6 +44,17 @@ class MaskedFiles(AllureFileLogger):
     def _report_item(self, item: Any) -> None:
         _mask_object(item, self._mask.text)
         super()._report_item(item)  # type: ignore[no-untyped-call]
+
+    @allure_commons.hookimpl
+    def report_container(self, container: Any) -> None:
+        """
+        Write what a fixture attached or did in steps.
+
+        Allure gives every fixture of every test a file; eight times as many as there are results, and all but these
+        say no more than the fixture's name. Why a fixture failed stands in the result itself.
+        """
+        if any(part.steps or part.attachments for part in (*container.befores, *container.afters)):
+            super().report_container(container)  # type: ignore[no-untyped-call]
 
     @allure_commons.hookimpl
     def report_attached_data(self, body: str | bytes, file_name: str) -> None:
@@ -73,6 +89,8 @@ class AllurePlugin:
         self._run = run
         self._pictured: dict[str, int] = {}
         self._matrices: dict[str, PairMatrix | None] = {}
+        self._files: set[str] = set()
+        self._mask = masker_of(run).text
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
@@ -111,9 +129,9 @@ class AllurePlugin:
         host = self._run.hosts[target.host]
         identity = identify(item, target, host.expect)
         self._label(result, target, identity)
-        for piece in item.stash.get(OBSERVED, []):
-            self._attach(piece)
+        self._attach_evidence(result, item.stash.get(OBSERVED, []))
         self._draw(item, target, host, result)
+        self._draw_endpoint(item, host, result)
         try:
             return (yield)
         finally:
@@ -146,16 +164,32 @@ class AllurePlugin:
         }
         if result.status in ("failed", "broken"):
             labels["trouble"] = category_of(result.status, identity.full_name, details or "")
+            if result.status == "failed" and result.statusDetails and is_flaky(identity.full_name):
+                result.statusDetails.flaky = True
         result.labels = [label for label in result.labels if label.name not in labels]
         result.labels += [Label(name, value) for name, value in labels.items()]
 
-    @staticmethod
-    def _attach(piece: Evidence) -> None:
-        kind, text = AttachmentType.TEXT, piece.text
-        if text.lstrip()[:1] in ("{", "["):
-            with contextlib.suppress(ValueError):
-                text, kind = json.dumps(json.loads(text), indent=1, ensure_ascii=False), AttachmentType.JSON
-        allure_commons.plugin_manager.hook.attach_data(body=text, name=piece.name, attachment_type=kind, extension=None)
+    def _attach_evidence(self, result: Any, pieces: list[Evidence]) -> None:
+        for piece in pieces[:_PIECES]:
+            kind, text = AttachmentType.TEXT, piece.text
+            if text.lstrip()[:1] in ("{", "["):
+                with contextlib.suppress(ValueError):
+                    text, kind = json.dumps(json.loads(text), indent=1, ensure_ascii=False), AttachmentType.JSON
+            self._attach(result, piece.name, text, kind)
+        if len(pieces) > _PIECES:
+            left = "\n".join(piece.name for piece in pieces[_PIECES:])
+            name = f"{len(pieces) - _PIECES} more pieces, left out here"
+            self._attach(result, name, f"The recording has them:\n{left}", AttachmentType.TEXT)
+
+    def _attach(self, result: Any, name: str, text: str, kind: AttachmentType) -> None:
+        """Attach a text; the same text is one file, however many items rest on it."""
+        text = self._mask(text)
+        digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+        file = ATTACHMENT_PATTERN.format(prefix=digest, ext=kind.extension)
+        if file not in self._files:
+            allure_commons.plugin_manager.hook.report_attached_data(body=text, file_name=file)
+            self._files.add(file)
+        result.attachments.append(Attachment(source=file, name=name, type=kind.mime_type))
 
     def _draw(self, item: pytest.Item, target: Target, host: GpuHost, result: Any) -> None:
         """Attach the picture of all pairs to the first pair of each test, and to the first that failed."""
@@ -172,9 +206,16 @@ class AllurePlugin:
         matrix = self._matrices[host.alias]
         if matrix is not None:
             name = f"all pairs of {host.alias}"
-            allure_commons.plugin_manager.hook.attach_data(
-                body=draw(matrix, name), name=name, attachment_type=AttachmentType.SVG, extension=None
-            )
+            self._attach(result, name, draw(matrix, name), AttachmentType.SVG)
+
+    def _draw_endpoint(self, item: pytest.Item, host: GpuHost, result: Any) -> None:
+        """Attach the picture of the endpoint to the checks of its readiness and its speed."""
+        if result.status == "skipped" or item.path.stem not in ("test_endpoint_ready", "test_endpoint_speed"):
+            return
+        figures = figures_of(host.gathered())
+        if figures is not None:
+            name = f"endpoint of {host.alias}"
+            self._attach(result, name, draw_endpoint(figures, name), AttachmentType.SVG)
 
 
 def _brief(lines: list[str]) -> str:

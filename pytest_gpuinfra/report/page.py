@@ -14,9 +14,12 @@ from pytest_gpuinfra.host_facts import HostFacts
 from pytest_gpuinfra.inventory import HostSpec, parse_inventory
 from pytest_gpuinfra.recording import RecordedHost, Recording
 from pytest_gpuinfra.report.allure_files import versions_of
+from pytest_gpuinfra.report.change_rows import Since
+from pytest_gpuinfra.report.endpoint_picture import EndpointFigures, figures_of
+from pytest_gpuinfra.report.fleet import Fleet, make_fleet
 from pytest_gpuinfra.report.message import Message, parse_message
 from pytest_gpuinfra.report.pair_matrix import PairMatrix, matrix_of
-from pytest_gpuinfra.report.verdict import verdict_of
+from pytest_gpuinfra.report.verdict import EACH, IN_FULL, verdict_of
 from pytest_gpuinfra.run import Run, Settings
 from pytest_gpuinfra.selection import SelectedHost
 from pytest_gpuinfra.snapshot import snapshot_of
@@ -52,6 +55,7 @@ class HostPage:
         failed: What is wrong. unknown: What could not be observed. skipped: Why items were skipped, with how many.
         numbers: Measured, by name.
         matrix: Its GPU pairs; None if none was tried.
+        endpoint: How its endpoint came up and answered; None if none was asked.
     """
 
     alias: str
@@ -66,6 +70,7 @@ class HostPage:
     skipped: Mapping[str, int]
     numbers: Mapping[str, str]
     matrix: PairMatrix | None
+    endpoint: EndpointFigures | None = None
 
     @property
     def mood(self) -> str:
@@ -90,6 +95,8 @@ class Page:
         hosts: The worst first.
         started_at: UTC, ISO 8601. plugin: Version that wrote the recording.
         recording: Its file's name. sha256: Its digest; "" where none was written.
+        fleet: The hosts side by side; None of a single one.
+        since: What changed since a baseline, by alias; {} without one.
     """
 
     hosts: tuple[HostPage, ...]
@@ -98,21 +105,58 @@ class Page:
     recording: str = ""
     sha256: str = ""
     notes: tuple[str, ...] = field(default=())
+    fleet: Fleet | None = None
+    since: Mapping[str, Since] = field(default_factory=dict)
 
 
-def make_page(recording: Recording, name: str = "", sha256: str = "") -> Page:
-    """Make the page of a recording that holds results."""
-    hosts = [_host(alias, host, recording) for alias, host in recording.hosts.items()]
+def make_page(
+    recording: Recording,
+    name: str = "",
+    sha256: str = "",
+    *,
+    fleet: Fleet | None = None,
+    unknown_allowed: bool = False,
+    since: Mapping[str, Since] | None = None,
+) -> Page:
+    """
+    Make the page of a recording that holds results.
+
+    Args:
+        recording: The recording.
+        name: Its file's name. sha256: Its digest; "" where none was written.
+        fleet: Its hosts side by side, if they have been put so already.
+        unknown_allowed: Whether a verdict may be good although something could not be observed.
+        since: What changed since a baseline, by alias; None without one.
+    """
+    by_host: dict[str, list[Mapping[str, Any]]] = {alias: [] for alias in recording.hosts}
+    for result in recording.results:
+        by_host.setdefault(result["host"], []).append(result)
+    many = len(recording.hosts) > EACH
+
+    def of(alias: str, *, brief: bool) -> HostPage:
+        return _host(alias, recording.hosts[alias], by_host[alias], brief, unknown_allowed)
+
+    hosts = [of(alias, brief=many) for alias in recording.hosts]
     order = {"bad": 0, "unknown": 1, "good": 2}
     hosts.sort(key=lambda host: order[host.mood])
-    return Page(tuple(hosts), recording.started_at, recording.plugin, name, sha256)
+    if many:
+        full = [of(host.alias, brief=False) for host in hosts[:IN_FULL] if host.mood != "good"]
+        hosts[: len(full)] = full
+    if len(hosts) > 1:
+        fleet = fleet or make_fleet(recording, unknown_allowed=unknown_allowed)
+    return Page(tuple(hosts), recording.started_at, recording.plugin, name, sha256, fleet=fleet, since=since or {})
 
 
-def _host(alias: str, host: RecordedHost, recording: Recording) -> HostPage:
+def _host(
+    alias: str, host: RecordedHost, results: list[Mapping[str, Any]], brief: bool, unknown_allowed: bool
+) -> HostPage:
+    """Make a host's part; a brief one is for lists, and reads nothing of what the host answered."""
     spec = parse_inventory({"hosts": {alias: dict(host.spec)}}, alias).hosts[alias]
-    results = [result for result in recording.results if result["host"] == alias]
     counts = Counter(str(result["outcome"]) for result in results)
-    verdict, style = verdict_of(counts, nothing_expected=spec.expect.empty)
+    verdict, style = verdict_of(counts, nothing_expected=spec.expect.empty, unknown_allowed=unknown_allowed)
+    if brief:
+        failed, unknown = (_troubles(results, outcome) for outcome in ("failed", "error"))
+        return HostPage(alias, verdict, style, counts, "", {}, (), failed, unknown, {}, {}, None)
     facts = HostFacts(host.capture, spec)
     skipped = Counter(str(r["message"]).removeprefix("Skipped: ") for r in results if r["outcome"] == "skipped")
     return HostPage(
@@ -128,6 +172,7 @@ def _host(alias: str, host: RecordedHost, recording: Recording) -> HostPage:
         dict(skipped.most_common()),
         _numbers(alias, host),
         matrix_of(host.gathered),
+        figures_of(host.gathered),
     )
 
 
@@ -149,7 +194,8 @@ def _numbers(alias: str, host: RecordedHost) -> dict[str, str]:
         if area == "pair":
             by_mechanism.setdefault(rest.partition("/")[2].removesuffix(" GB/s"), []).append(value)
         else:
-            found[name.removesuffix(" GB/s")] = f"{value:g} GB/s"
+            label, _, unit = name.rpartition(" ")
+            found[label] = f"{value:.4g} {unit}"
     for mechanism, values in by_mechanism.items():
         found[f"{mechanism}, {len(values)} directions"] = (
             f"{min(values):.0f} to {max(values):.0f} GB/s, median {median(values):.0f}"

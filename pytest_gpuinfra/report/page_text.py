@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 from pytest_gpuinfra.masking import Masker, mask_text
+from pytest_gpuinfra.report.change_rows import Since
+from pytest_gpuinfra.report.endpoint_picture import draw_endpoint
+from pytest_gpuinfra.report.escaped import escape
+from pytest_gpuinfra.report.fleet_html import fleet_html
+from pytest_gpuinfra.report.fleet_matrix import FLEET_STYLE
+from pytest_gpuinfra.report.fleet_text import fleet_markdown
 from pytest_gpuinfra.report.page import HostPage, Page, Trouble
 from pytest_gpuinfra.report.pair_picture import draw, summary
+from pytest_gpuinfra.report.verdict import EACH, IN_FULL
 
 _SIGNS = {"good": "✅", "bad": "❌", "unknown": "❔"}
 _LISTED = 20
+_CHANGES = 40
 
 
 def write_page(path: Path, page: Page, masker: Masker | None = None) -> None:
@@ -29,9 +36,15 @@ def write_page(path: Path, page: Page, masker: Masker | None = None) -> None:
 def page_markdown(page: Page) -> str:
     """Write the page as Markdown, for a pull request's comment."""
     parts = ["# May these GPU hosts take traffic?", ""]
-    parts += [_verdict_line(host) for host in page.hosts]
-    for host in page.hosts:
+    if page.fleet is not None:
+        parts += fleet_markdown(page.fleet, markdown_line)
+    shown, left = _in_full(page)
+    parts += [_verdict_line(host) for host in shown]
+    if left:
+        parts += ["", f"Not in full: {left} more hosts; `gpuinfra report RECORDING --host=ALIAS` shows one."]
+    for host in shown:
         parts += ["", f"## {host.alias}: {host.verdict}", ""]
+        parts += _md_since(page.since.get(host.alias))
         parts += _md_findings(host)
         parts += _md_troubles("Wrong", host.failed)
         parts += _md_troubles("Could not be observed", host.unknown)
@@ -51,6 +64,14 @@ def page_markdown(page: Page) -> str:
             parts += ["", "</details>"]
     parts += ["", "---", _footer(page)]
     return mask_text("\n".join(parts) + "\n")
+
+
+def _in_full(page: Page) -> tuple[Sequence[HostPage], int]:
+    """Give the hosts that have a section of their own, and how many have none: of many, the good ones."""
+    if len(page.hosts) <= EACH:
+        return page.hosts, 0
+    shown = [host for host in page.hosts if host.mood != "good"][:IN_FULL]
+    return shown, len(page.hosts) - len(shown)
 
 
 def _verdict_line(host: HostPage) -> str:
@@ -127,8 +148,12 @@ summary{cursor:pointer}footer{margin-top:2rem;font-size:.85rem;color:var(--dim)}
 
 def page_html(page: Page) -> str:
     """Write the page as one HTML file."""
-    body = ["<h1>May these GPU hosts take traffic?</h1>", '<ul class="verdicts">']
-    for host in page.hosts:
+    body = ["<h1>May these GPU hosts take traffic?</h1>"]
+    shown, left = _in_full(page)
+    if page.fleet is not None:
+        body += fleet_html(page.fleet, {host.alias for host in shown})
+    body.append('<ul class="verdicts">')
+    for host in shown:
         counts = ", ".join(
             f"{host.counts[n]} {n}" for n in ("failed", "error", "passed", "skipped") if host.counts.get(n)
         )
@@ -138,8 +163,11 @@ def page_html(page: Page) -> str:
             f'<b class="v">{escape(host.verdict)}</b> <span class="dim">{escape(counts)}</span>{because}</li>'
         )
     body.append("</ul>")
-    for host in page.hosts:
-        body += _html_host(host)
+    if left:
+        told = f"Not in full: {left} more hosts; <code>gpuinfra report RECORDING --host=ALIAS</code> shows one."
+        body.append(f'<p class="dim">{told}</p>')
+    for host in shown:
+        body += _html_host(host, page.since.get(host.alias))
     body.append(f"<footer>{escape(_footer(page))}</footer>")
     return mask_text(document("May these GPU hosts take traffic?", body))
 
@@ -149,17 +177,54 @@ def document(title: str, body: Sequence[str]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}{FLEET_STYLE}</style></head><body><main>\n"
         + "\n".join(body)
         + "\n</main></body></html>\n"
     )
 
 
-def _html_host(host: HostPage) -> list[str]:
+def _html_since(since: Since | None) -> list[str]:
+    if since is None:
+        return []
+    mood = "bad" if since.bad else "good"
+    parts = ["<h3>Since the baseline</h3>", f'<p class="{mood}">{escape(since.headline.partition(": ")[2])}</p>']
+    if since.rows:
+        cells = [
+            f"<tr><td>{escape(title)}: {breakable(name)}</td><td>{escape(what)}</td></tr>"
+            for title, name, what in since.rows[:_CHANGES]
+        ]
+        parts += ['<table class="wide">', *cells, "</table>"]
+    if len(since.rows) > _CHANGES:
+        parts.append(f'<p class="dim">and {len(since.rows) - _CHANGES} more; <code>gpuinfra compare</code> has all</p>')
+    return parts
+
+
+def _md_since(since: Since | None) -> list[str]:
+    if since is None:
+        return []
+    lines = [f"**Since the baseline:** {markdown_line(since.headline.partition(': ')[2])}", ""]
+    if since.rows:
+        lines += ["| what | change |", "|---|---|"]
+        lines += [
+            f"| {title.lower()}: {markdown_line(name)} | {markdown_line(what)} |"
+            for title, name, what in since.rows[:_CHANGES]
+        ]
+        lines += [f"| and {len(since.rows) - _CHANGES} more | |"] if len(since.rows) > _CHANGES else []
+        lines.append("")
+    return lines
+
+
+def breakable(name: str) -> str:
+    """Make a long name one of HTML that may break between its words on narrow screens."""
+    return escape(name).replace("_", "_<wbr>").replace("::", "::<wbr>").replace("/", "/<wbr>")
+
+
+def _html_host(host: HostPage, since: Since | None) -> list[str]:
     parts = [
         f'<h2 id="{escape(host.alias)}">{escape(host.alias)}: '
         f'<span class="{host.mood}">{escape(host.verdict)}</span></h2>',
         f'<div class="dim">{escape(host.reached)}</div>',
+        *_html_since(since),
     ]
     if host.findings:
         parts.append("<h3>Diagnosis, causes first</h3>")
@@ -178,6 +243,9 @@ def _html_host(host: HostPage) -> list[str]:
     parts += _html_troubles("Could not be observed", host.unknown)
     if host.matrix is not None:
         parts += ["<h3>GPU pairs</h3>", f'<div class="picture">{draw(host.matrix, f"all pairs of {host.alias}")}</div>']
+    if host.endpoint is not None:
+        picture = draw_endpoint(host.endpoint, f"endpoint of {host.alias}")
+        parts += ["<h3>Endpoint</h3>", f'<div class="picture">{picture}</div>']
     for title, values in (("Numbers", host.numbers), ("What it is", host.versions)):
         if values:
             lines = [f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in values.items()]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
-
+from pytest_gpuinfra.report.escaped import escape
 from pytest_gpuinfra.report.pair_matrix import PairCell, PairMatrix
 
 _GLYPHS = {
@@ -17,7 +16,7 @@ _GLYPHS = {
     "not seen": "?",
 }
 _CLASSES = {"right": "ok", "error": "un", "not seen": "un", "not_tested": "no"}
-_STYLE = """
+STYLE = """
 svg{--page:#ffffff;--ink:#1b1f24;--dim:#57606a;--line:#d0d7de;--ok:#d8f3df;--okl:#1a7f37;--bad:#c9252d;--badl:#ffffff;
 --un:#fff1c2;--unl:#7a5200;--no:#eaeef2;--nol:#57606a}
 @media (prefers-color-scheme:dark){svg{--page:#16191d;--ink:#e6edf3;--dim:#9aa4af;--line:#3d444d;
@@ -49,7 +48,7 @@ def draw(matrix: PairMatrix, title: str = "") -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{escape(summary(matrix), quote=True)}">',
-        f"<style>{_STYLE}</style>",
+        f"<style>{STYLE}</style>",
         f'<rect class="page" width="{width}" height="{height}" rx="8"/>',
         f'<text x="20" y="32" font-size="17" font-weight="600">{escape(title or "GPU pairs")}</text>',
         f'<text class="dim" x="20" y="54" font-size="13">{escape(summary(matrix))}</text>',

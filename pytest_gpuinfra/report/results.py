@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 import pytest
 from rich.console import Console
@@ -16,17 +20,25 @@ from rich.text import Text
 from pytest_gpuinfra import __version__
 from pytest_gpuinfra.diagnosis_text import show_findings
 from pytest_gpuinfra.endings import OBSERVING
-from pytest_gpuinfra.errors import RecordingError
-from pytest_gpuinfra.recording import write_recording
+from pytest_gpuinfra.errors import GpuInfraError, RecordingError
+from pytest_gpuinfra.recording import Recording, write_recording
 from pytest_gpuinfra.report.masked import MaskedStream, masker_of
 from pytest_gpuinfra.report.message import parse_message
 from pytest_gpuinfra.report.pair_matrix import matrix_of
 from pytest_gpuinfra.report.pair_table import pair_table
-from pytest_gpuinfra.report.verdict import verdict_of
+from pytest_gpuinfra.report.verdict import EACH, verdict_of
 from pytest_gpuinfra.run import Outcome, Run
+from pytest_gpuinfra.verdict.outliers import SMALLEST
+
+if TYPE_CHECKING:
+    from pytest_gpuinfra.report.change_rows import Since
+    from pytest_gpuinfra.report.fleet import Fleet
 
 NOT_JUDGED = 6
 """Exit status where nothing was seen wrong, and something could not be judged."""
+
+_CRASHED = "???"
+"""The phase that xdist names when a worker died in the middle of an item: nothing was observed by it."""
 
 _LISTED = 12
 _PAIRS_SHOWN = 8
@@ -45,6 +57,8 @@ class ResultsPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take down how an item ended."""
         alias = next((str(value) for name, value in report.user_properties if name == "gpu_host"), None)
+        if alias is None and report.when == _CRASHED:
+            alias = self._run.alias_of(report.nodeid.partition("[")[2].removesuffix("]"))
         outcome = self._run.outcomes.get(report.nodeid)
         if outcome is None:
             if alias is None:
@@ -56,10 +70,10 @@ class ResultsPlugin:
             longrepr = report.longrepr
             outcome.message = longrepr[2].removeprefix("Skipped: ") if isinstance(longrepr, tuple) else str(longrepr)
         elif report.failed:
-            unobserved = report.when in ("setup", "teardown", OBSERVING)
+            unobserved = report.when in ("setup", "teardown", OBSERVING, _CRASHED)
             if outcome.outcome != "failed":
                 outcome.outcome = "error" if unobserved else "failed"
-            outcome.message = report.longreprtext
+            outcome.message = str(report.longrepr)  # longreprtext begins with the worker of xdist
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -71,12 +85,13 @@ class ResultsPlugin:
             name = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
             path = Path(option) if option else Path("reports", "recordings", f"{name}.json")
             try:
-                recording = self._run.recording(__version__)
+                recording = replace(self._run.recording(__version__), exit_status=int(session.exitstatus))
                 self._digest = write_recording(
                     self._config.invocation_params.dir / path, recording, masker_of(self._run)
                 )
                 self._name = path.name
                 self._written = [f"recording: {path} (sha256 {self._digest[:16]})"]
+                self._write_before(path)
             except RecordingError as error:
                 self._written = [f"no recording: {error}"]
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
@@ -89,6 +104,18 @@ class ResultsPlugin:
             return
         self._set_exit_status(session)
 
+    def _write_before(self, path: Path) -> None:
+        """Keep the hosts as they were before this run rebooted them, beside its recording."""
+        if not self._run.before:
+            return
+        before = path.with_name(f"{path.stem}-before.json")
+        write_recording(
+            self._config.invocation_params.dir / before,
+            Recording(dict(self._run.before), (), self._run.started_at, __version__),
+            masker_of(self._run),
+        )
+        self._written.append(f"as it was before the reboot: {before}")
+
     def _set_exit_status(self, session: pytest.Session) -> None:
         """Tell wrong from unknown; `--gpu-unknown` says what unknown is worth."""
         if session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -97,6 +124,10 @@ class ResultsPlugin:
         failed = any(counts["failed"] for counts in by_host.values())
         others = session.testsfailed - sum(c["failed"] + c["error"] for c in by_host.values())
         if failed or others > 0:
+            return
+        counting = self._config.getoption("--gpu-outliers") == "fail" and len(by_host) >= SMALLEST
+        if counting and self._fleet.numbers.stragglers:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
             return
         nothing = any(not counts["passed"] for counts in by_host.values())
         unknown = nothing or any(counts["error"] for counts in by_host.values())
@@ -116,16 +147,53 @@ class ResultsPlugin:
             from pytest_gpuinfra.report.allure_files import write_allure_files
 
             write_allure_files(here / allure, self._run, os.environ)
+            if len(self._run.hosts) > 1:
+                from pytest_gpuinfra.report.fleet_picture import write_fleet
+
+                write_fleet(here / allure, self._fleet)
         files = self._config.getoption("--gpu-summary")
         if not files:
             return
         from pytest_gpuinfra.report.page import make_page
         from pytest_gpuinfra.report.page_text import write_page
 
-        page = make_page(self._run.recording(__version__), self._name, self._digest)
+        fleet = self._fleet if len(self._run.hosts) > 1 else None
+        allowed = self._config.getoption("--gpu-unknown") == "allow"
+        page = make_page(
+            self._run.recording(__version__),
+            self._name,
+            self._digest,
+            fleet=fleet,
+            unknown_allowed=allowed,
+            since=self._since,
+        )
         for file in files:
             write_page(here / file, page, masker_of(self._run))
             self._written.append(f"summary: {file}")
+
+    @cached_property
+    def _since(self) -> dict[str, Since]:
+        """What changed since the baseline, by alias; {} without one. A host that cannot be compared has none."""
+        found: dict[str, Since] = {}
+        if self._run.baseline is None:
+            return found
+        from pytest_gpuinfra.fixtures_baseline import compare_with_baseline
+        from pytest_gpuinfra.report.change_rows import since_of
+
+        for alias, host in self._run.hosts.items():
+            with contextlib.suppress(GpuInfraError):
+                found[alias] = since_of(compare_with_baseline(self._run, host, self._run.gathered.get(alias)))
+        return found
+
+    def _show_since(self, console: Console) -> None:
+        """Show what changed as it was meant to; what was not meant stands among the failures."""
+        for since in list(self._since.values())[:_LISTED]:
+            console.print(Text(f"since the baseline: {since.headline}", "red" if since.bad else ""), soft_wrap=True)
+            meant = [(name, what) for title, name, what in since.rows if title == "Expected"]
+            for name, what in meant[:_LISTED]:
+                console.print(Text(f"  as meant: {name}: {what}"), soft_wrap=True)
+            if len(meant) > _LISTED:
+                console.print(f"  and {len(meant) - _LISTED} more as meant", markup=False)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show what is wrong first, then the hosts in a table."""
@@ -140,9 +208,29 @@ class ResultsPlugin:
             highlight=False,
         )
         counts = self._counts()
-        for alias in self._run.hosts:
+        many = len(self._run.hosts) > EACH
+        if many:
+            from pytest_gpuinfra.report.fleet_text import show_fleet, show_troubles
+
+            show_troubles(self._fleet, console)
+        for alias in () if many else self._run.hosts:
             self._list_wrong(console, alias)
         show_findings(console, self._run)
+        if many:
+            show_fleet(self._fleet, console)
+        else:
+            self._show_table(console, counts)
+        if SMALLEST <= len(self._run.hosts) <= EACH:
+            from pytest_gpuinfra.report.fleet_text import show_stragglers
+
+            show_stragglers(self._fleet, console)
+        self._show_pairs(console)
+        self._show_since(console)
+        for line in self._written:
+            console.print(line, markup=False, soft_wrap=True)
+
+    def _show_table(self, console: Console, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Show verdict and number of items of each host."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for column in ("host", "verdict"):
             table.add_column(column)
@@ -157,9 +245,14 @@ class ResultsPlugin:
                 *(str(counts[alias][name]) for name in ("passed", "failed", "error", "skipped")),
             )
         console.print(table)
-        self._show_pairs(console)
-        for line in self._written:
-            console.print(line, markup=False, soft_wrap=True)
+
+    @cached_property
+    def _fleet(self) -> Fleet:
+        """The hosts side by side."""
+        from pytest_gpuinfra.report.fleet import make_fleet
+
+        allowed = self._config.getoption("--gpu-unknown") == "allow"
+        return make_fleet(self._run.recording(__version__), unknown_allowed=allowed)
 
     def _show_pairs(self, console: Console) -> None:
         """Show the GPU pairs of each host where programs ran; of many hosts, of those that are not all right."""

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+EACH = 12
+"""Up to so many hosts, each has a row and a section of its own; beyond, those that ended alike share a row."""
+
+IN_FULL = 40
+"""Hosts that have a section of their own where there are more than EACH: those that are not good, the worst first."""
+
 
 def verdict_of(counts: Mapping[str, int], *, nothing_expected: bool, unknown_allowed: bool = False) -> tuple[str, str]:
     """

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from pytest_gpuinfra.masking import mask_text
+
 EVERY_S = 5.0
 
 
@@ -31,4 +33,4 @@ class WorkProgress:
             return
         self._last = now
         reporter.ensure_newline()
-        reporter.write_line(f"gpuinfra: {line}")
+        reporter.write_line(mask_text(f"gpuinfra: {line}"))

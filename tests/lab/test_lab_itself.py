@@ -130,6 +130,7 @@ def test_every_variant_starts_and_answers_as_it_says(sshd_host: Callable[..., Ss
         "drops": "closed by remote host",
         "slow-shell": "no answer",
         "hanging-shell": "no answer",
+        "flooding": "no answer",
         "nologin": "",
         "no-python": "not found",
         "python-broken": "Python path configuration",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_gpuinfra.capture import Capture
 from pytest_gpuinfra.inventory import Expectation
-from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording
+from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
 from tests.recorded.made_host import MadeFunction, MadeHost
 
 ROOT = Path(__file__).parents[1] / "recorded"
@@ -103,3 +104,15 @@ def all_hosts() -> Recording:
         "lost", "ssh root@192.0.2.66", (), {}, ("UnreachableError", "lost: ssh said: no route to host", "ping it")
     )
     return Recording({**reference.hosts, **real.hosts, **made_hosts(), "lost": RecordedHost({}, lost)})
+
+
+def main(file: str) -> None:
+    """Write a few of them, and a served model, for `.ci/render`."""
+    hosts = all_hosts().hosts
+    served = read_recording(ROOT / "sglang" / "recording.json").hosts["nextn"]
+    kept = {alias: hosts[alias] for alias in ("node-a", "h200", "two-corrupt", "lost")}
+    write_recording(Path(file), Recording({**kept, "nextn": served}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

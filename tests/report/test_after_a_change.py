@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from pytest_gpuinfra.capture import Capture
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.inventory import parse_inventory, read_inventory
-from pytest_gpuinfra.recording import Recording, read_recording, write_recording
-from pytest_gpuinfra.run import Run, Settings
-from pytest_gpuinfra.selection import SelectedHost
+from pytest_gpuinfra.inventory import read_inventory
+from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
 from tests.plugin.conftest import run_pytest
 from tests.report.made import REFERENCE, TWO_GPUS
+
+SUITE = str(Path(__file__).parents[2] / "suites" / "host" / "test_baseline.py")
 
 
 def changed(path: Path, **texts: str) -> None:
@@ -77,6 +74,24 @@ def test_allowed_change_passes_and_missing_reboot_fails(folder: Path) -> None:
     assert (ended[""], ended["test_host_has_rebooted[node-a]"]) == ("1", "failed")
 
 
+def test_page_and_terminal_tell_what_was_meant_and_what_was_not(folder: Path) -> None:
+    """A reviewer sees the change beside the verdict: counts, rows, and whether the host has rebooted."""
+    arguments = (
+        *("--gpu-host=replay:after.json", "--gpu-baseline=before.json", "--gpu-after-reboot", "--gpu-recording=none"),
+        *("--gpu-allow-change=command line/iommu=pt", "--gpu-summary=page.html", "--gpu-summary=page.md", "-q"),
+        *("-p", "no:cacheprovider", SUITE),
+    )
+    ended = run_pytest(folder, *arguments)
+    assert ended.returncode == 0, ended.stdout
+    assert "since the baseline: node-a: 2 expected; " in ended.stdout
+    assert "as meant: command line/iommu: absent -> pt" in ended.stdout
+    page = (folder / "page.html").read_text()
+    assert '<h3>Since the baseline</h3><p class="good">2 expected; ' in page.replace("\n", "")
+    assert "| expected: command line/iommu | absent -&gt; pt |" in (folder / "page.md").read_text()
+    in_a_worker = run_pytest(folder, *arguments, "-n1")
+    assert "since the baseline: node-a: 2 expected; " in in_a_worker.stdout
+
+
 def test_after_reboot_without_a_baseline_is_refused(folder: Path) -> None:
     """Nobody knows the boot before."""
     ended = run_pytest(folder, "--gpu-host=replay:after.json", "--gpu-after-reboot")
@@ -91,6 +106,55 @@ def test_no_traceback_without_a_baseline(folder: Path) -> None:
     )
     assert ended.returncode == 6
     assert "name an earlier recording" in ended.stdout
+
+
+ITEM = "test_nothing_changed_beside_what_was_meant"
+
+
+@pytest.mark.parametrize(
+    ("level", "outcome", "words"),
+    [
+        ("active", "error", "nothing of it was looked at before this check"),
+        ("passive", "skipped", "this run is passive"),
+    ],
+)
+def test_what_this_run_did_not_look_at_is_never_unchanged(level: str, outcome: str, words: str, tmp_path: Path) -> None:
+    """The baseline has GPU pairs and all-reduces; this run has none of them."""
+    host = read_recording(TWO_GPUS).hosts["h200"]
+    write_recording(tmp_path / "after.json", Recording({"h200": RecordedHost(host.spec, host.capture)}))
+    run_pytest(
+        tmp_path,
+        *("--gpu-host=replay:after.json", f"--gpu-baseline={TWO_GPUS}", f"--gpu-level={level}", "-q"),
+        *("--gpu-recording=out.json", "-p", "no:cacheprovider", SUITE),
+    )
+    results = {r["id"].rpartition("::")[2]: r for r in json.loads((tmp_path / "out.json").read_text())["results"]}
+    for area in ("pair", "all-reduce"):
+        ended = results[f"{ITEM}[h200-{area}]"]
+        assert (ended["outcome"], words in ended["message"]) == (outcome, True), ended
+    assert results[f"{ITEM}[h200-pci]"]["outcome"] == "passed"
+
+
+def test_served_host_is_compared_after_its_endpoint_was_asked(tmp_path: Path) -> None:
+    """The baseline's items come last; model and rung are facts, tokens a second are numbers."""
+    recorded = read_recording(REFERENCE.parents[1] / "sglang" / "recording.json").hosts["nextn"]
+    slow = json.loads(json.dumps(dict(recorded.gathered)))
+    for measured in slow["endpoint"]["throughput"]:
+        measured["wall_s"] *= 2
+    for name, gathered in (("before", recorded.gathered), ("after", slow)):
+        write_recording(
+            tmp_path / f"{name}.json", Recording({"nextn": RecordedHost(recorded.spec, recorded.capture, gathered)})
+        )
+    ended = run_pytest(
+        tmp_path,
+        *("--gpu-host=replay:after.json", "--gpu-baseline=before.json", "--gpu-recording=out.json", "-q"),
+        *("-p", "no:cacheprovider", "-k", "baseline or endpoint_is_ready"),
+    )
+    results = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert results[-1]["id"].partition("[")[0].endswith(ITEM), ended.stdout
+    (endpoint,) = [r for r in results if r["id"].endswith(f"{ITEM}[nextn-endpoint]")]
+    assert endpoint["outcome"] == "failed"
+    assert "endpoint/1 stream tokens/s" in endpoint["message"]
+    assert "(-50 %)" in endpoint["message"]
 
 
 UNKNOWN = "import pytest_gpuinfra as g\ndef test_a(gpu_kernel_release):\n    assert gpu_kernel_release\n"
@@ -113,50 +177,6 @@ def test_nothing_observed_is_never_allowed(folder: Path) -> None:
     (folder / "test_own.py").write_text(f"import pytest_gpuinfra as g\n{UNREAD}")
     arguments = ("--gpu-host=replay:after.json", "--gpu-recording=none", "--gpu-unknown=allow", "test_own.py")
     assert run_pytest(folder, *arguments).returncode == 6
-
-
-class _Connection:
-    """A connection that is never used."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def waited(monkeypatch: pytest.MonkeyPatch, captures: list[Capture], **settings: Any) -> tuple[Capture, int]:
-    """Capture a host that answers so, one after another; gives the last answer and how often it was asked."""
-    answers: Iterator[Capture] = iter(captures)
-    asked: list[int] = []
-
-    def take(*_: object, **__: object) -> Capture:
-        asked.append(1)
-        return next(answers)
-
-    monkeypatch.setattr("pytest_gpuinfra.run.capture_host", take)
-    monkeypatch.setattr("pytest_gpuinfra.run._RETRY_S", 0.01)
-    spec = parse_inventory({"hosts": {"node-a": {}}}, "x").hosts["node-a"]
-    run = Run(Settings(**settings), {"node-a": SelectedHost("node-a", "ssh", "node-a", spec)})
-    run.baseline = read_recording(REFERENCE)
-    monkeypatch.setattr(run, "connect", lambda host: _Connection())
-    run.capture_all(lambda host, left: None)
-    return run.hosts["node-a"].capture, len(asked)
-
-
-def test_wait_covers_a_host_that_comes_back(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Not reached, still the old boot, then the new one; without waiting it is asked once."""
-    lost = Capture("node-a", "ssh", (), {}, ("UnreachableError", "node-a: refused", ""))
-    old, new = (read_recording(folder / f"{name}.json").hosts["node-a"].capture for name in ("before", "after"))
-    captures = [lost, old, lost, new]
-    assert waited(monkeypatch, captures, wait_s=5.0, after_reboot=True) == (new, 4)
-    assert waited(monkeypatch, [lost, old], wait_s=5.0) == (old, 2)
-    assert waited(monkeypatch, [lost]) == (lost, 1)
-
-
-def test_wait_is_bounded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """A host that does not reboot is given up; the check of the boot id tells."""
-    old = read_recording(folder / "before.json").hosts["node-a"].capture
-    last, asked = waited(monkeypatch, [old] * 1000, wait_s=0.1, after_reboot=True)
-    assert last == old
-    assert 1 < asked < 50
 
 
 @pytest.mark.parametrize(("file", "alias"), [(REFERENCE, "node-a"), (TWO_GPUS, "h200")])

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from pytest_gpuinfra.inventory import Expectation
 from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
-from pytest_gpuinfra.report.allure_files import category_of, executor_of
+from pytest_gpuinfra.report.allure_files import FLAKY, category_of, executor_of, is_flaky
 from pytest_gpuinfra.report.identity import severity
 from tests.plugin.conftest import run_pytest
 from tests.recorded.reference.compose import reference_host
@@ -145,7 +146,67 @@ def test_files_about_the_run_are_written(first: tuple[Path, list[dict[str, Any]]
     assert environment["pair.CUDA"]
     assert not [name for name in environment if " " in name]
     categories = json.loads((directory / "categories.json").read_text())
-    assert [row["name"] for row in categories][:2] == ["Transfer corrupt", "Hang"]
+    assert [row["name"] for row in categories][:3] == ["Transfer corrupt", "Hang", FLAKY]
+    assert set(environment) >= {f"node-a.{name}" for name in ("host", "kernel", "driver", "CUDA", "engine", "boot_id")}
+
+
+def test_files_are_few_and_none_is_missing(first: tuple[Path, list[dict[str, Any]]]) -> None:
+    """The same evidence is one file; no file for a fixture that says nothing; what a result names is there."""
+    directory, found = first
+    named = [piece["source"] for result in found for piece in result.get("attachments", ())]
+    files = {file.name for file in directory.iterdir()}
+    assert set(named) <= files
+    assert len(named) > 2 * len(set(named)) > 20
+    assert [name for name in files if name.endswith("-container.json")] == []
+    assert len(files) < len(found) + len(set(named)) + 8, sorted(files)
+
+
+def test_evidence_beyond_the_limit_is_named(tmp_path: Path) -> None:
+    """A test that attaches more than is shown keeps the names of all, and says where the texts are."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_own.py").write_text(
+        "def test_much(gpu_evidence, gpu_kernel_release):\n"
+        "    for n in range(40):\n        gpu_evidence.attach(f'piece {n}', f'text {n}')\n"
+    )
+    ended = run_pytest(
+        tmp_path, f"--gpu-host=replay:{REFERENCE}", "--gpu-recording=none", "--alluredir=r", "-q", "test_own.py"
+    )
+    assert ended.returncode == 0, ended.stdout
+    (result,) = results(tmp_path / "r")
+    assert len(result["attachments"]) == 25
+    last = result["attachments"][-1]
+    assert last["name"] == "17 more pieces, left out here"
+    assert "piece 39" in (tmp_path / "r" / last["source"]).read_text()
+
+
+def test_fixture_that_attaches_something_keeps_its_file(tmp_path: Path) -> None:
+    """Allure files it under the fixture."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_own.py").write_text(
+        "import allure, pytest\n@pytest.fixture\ndef own():\n    allure.attach('x', 'mine')\n"
+        "def test_it(own, gpu_kernel_release):\n    assert gpu_kernel_release\n"
+    )
+    run_pytest(tmp_path, f"--gpu-host=replay:{REFERENCE}", "--gpu-recording=none", "--alluredir=r", "-q", "test_own.py")
+    (container,) = [json.loads(file.read_text()) for file in (tmp_path / "r").glob("*-container.json")]
+    assert [(part["name"], part["attachments"][0]["name"]) for part in container["befores"]] == [("own", "mine")]
+
+
+def test_served_host_carries_the_picture_of_its_endpoint(tmp_path: Path) -> None:
+    """The ladder and the times, at the checks of readiness and speed, for hosts that serve."""
+    recording = read_recording(REFERENCE.parents[1] / "sglang" / "recording.json")
+    write_recording(tmp_path / "served.json", Recording({"nextn": recording.hosts["nextn"]}))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    ended = run_pytest(
+        tmp_path,
+        *("--gpu-host=replay:served.json", "--gpu-recording=none", "--alluredir=r", "-q", "-k", "endpoint_is_ready"),
+        str(Path(__file__).parents[2] / "suites" / "serving"),
+    )
+    assert ended.returncode == 0, ended.stdout
+    (result,) = results(tmp_path / "r")
+    picture = next(piece for piece in result["attachments"] if piece["type"] == "image/svg+xml")
+    drawn = ElementTree.fromstring((tmp_path / "r" / picture["source"]).read_text())
+    shown = " ".join(part.text or "" for part in drawn.iter("{http://www.w3.org/2000/svg}text"))
+    assert [word in shown for word in ("token", "8 streams", "POST /v1/chat/completions")] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -192,6 +253,12 @@ def test_executor_is_told_by_the_ci_variables(environ: dict[str, str], name: str
 def test_trouble_has_a_category(status: str, full_name: str, details: str, category: str) -> None:
     """By the ending, the file, and what was observed."""
     assert category_of(status, full_name, details) == category
+
+
+def test_check_that_disagrees_with_itself_is_flaky() -> None:
+    """What repeats show in one run; what differs from run to run Allure knows by its history."""
+    assert is_flaky("serving/test_endpoint_answers.py::test_repeats_are_identical")
+    assert not is_flaky("gpu/test_peer_copies.py::test_copy_engine_delivers_every_byte")
 
 
 def test_severity_is_the_level_of_harm() -> None:

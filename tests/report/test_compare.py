@@ -16,7 +16,7 @@ from pytest_gpuinfra.cli import main
 from pytest_gpuinfra.compare import Comparison, compare, item_key, join
 from pytest_gpuinfra.inventory import Expectation
 from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
-from pytest_gpuinfra.report import compare_text
+from pytest_gpuinfra.report.change_rows import group
 from tests.recorded.made_host import MadeHost
 from tests.recorded.reference.compose import reference_host
 from tests.report.made import REFERENCE, gathered, lines, machine
@@ -178,7 +178,7 @@ def test_command_line_tells_by_its_exit_status(tmp_path: Path, reference: Captur
 def test_same_change_of_many_things_is_one_row(reference: Capture, passthrough: Capture) -> None:
     """Eight group types are one line, with the addresses."""
     changes = compare(recording(reference), recording(passthrough)).hosts[0].of("regression")
-    rows = compare_text.group(changes)
+    rows = group(changes)
     assert len(rows) == 4
     assert (
         "iommu/.../group type of 01:00.0, 11:00.0, 61:00.0, 71:00.0, 81:00.0, 91:00.0 and 2 more",

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from pytest_gpuinfra.cli import main
 from pytest_gpuinfra.masking import Masker, mask_data, mask_text
 from pytest_gpuinfra.target.probe_mask import MASK
 from tests.plugin.conftest import run_pytest
@@ -107,8 +109,8 @@ def test_known(gpu_kernel_release):
 """
 
 
-def test_no_secret_is_in_anything_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recording, Allure, JUnit, Markdown, HTML and the terminal of a run whose target is full of secrets."""
+def planted() -> dict[str, Any]:
+    """Give the reference recording with secrets in command line, log, way to the host, endpoint, and results."""
     document: dict[str, Any] = json.loads(REFERENCE.read_text())
     host = document["hosts"]["node-a"]
     host["spec"] = {"api_key_env": "OUR_KEY"}
@@ -131,7 +133,63 @@ def test_no_secret_is_in_anything_that_is_written(tmp_path: Path, monkeypatch: p
             ],
         }
     }
-    (tmp_path / "host.json").write_text(json.dumps(document))
+    document["results"] = [
+        {
+            "id": f"host/test_x.py::test_{number}[node-a]",
+            "host": "node-a",
+            "outcome": "failed" if number % 2 else "error",
+            "message": f"node-a: {name}\n  observed: {text}",
+            "took_s": 0.0,
+        }
+        for number, (name, text) in enumerate(TEXTS.items())
+    ]
+    return document
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["compare", "before.json", "after.json", f"--format={form}"] for form in ("terminal", "markdown", "json")),
+        ["compare", "before.json", "after.json", "-o", "out.html"],
+        ["report", "after.json"],
+        ["report", "after.json", "-o", "out.html", "-o", "out.md"],
+        ["init", "--gpu-host=replay:after.json"],
+    ],
+    ids=" ".join,
+)
+def test_commands_show_no_secret_of_a_recording_that_was_never_masked(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording may come from an older version, or from an editor."""
+    (tmp_path / "before.json").write_text(REFERENCE.read_text())
+    (tmp_path / "after.json").write_text(json.dumps(planted()))
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(main, command)
+    assert ended.exit_code in (0, 1), ended.output
+    shown = ended.output + "".join(file.read_text() for file in tmp_path.glob("out.*"))
+    assert len(shown) > 300
+    assert found_in(shown.replace('\\"', '"').replace("&amp;", "&").replace("&quot;", '"')) == []
+    assert found_in(shown) == []
+
+
+def test_progress_shows_no_secret(pytester: pytest.Pytester) -> None:
+    """Lines about long work tell what a target said."""
+    pytester.makeconftest(
+        f"""
+        from pytest_gpuinfra.report.work import WorkProgress
+
+        def pytest_sessionstart(session):
+            WorkProgress(session.config)({"; ".join(TEXTS.values())!r})
+        """
+    )
+    ended = pytester.runpytest_subprocess()
+    assert "gpuinfra: " in ended.stdout.str()
+    assert found_in(ended.stdout.str()) == []
+
+
+def test_no_secret_is_in_anything_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recording, Allure, JUnit, Markdown, HTML and the terminal of a run whose target is full of secrets."""
+    (tmp_path / "host.json").write_text(json.dumps(planted()))
     (tmp_path / "texts.json").write_text(json.dumps(TEXTS))
     folder = tmp_path / "run"
     folder.mkdir()
