@@ -205,6 +205,21 @@ def test_chain_of_three_shows_a_bad_hop(run):
     assert len(result.chains) == 12
 
 
+def test_one_bad_chain_of_336_whose_pairs_are_all_right(run):
+    """Eight GPUs: each of 56 pairs is right by itself, and bytes are lost only on their way over a third GPU."""
+    result = run(
+        environment=faults("scrambled,pair=5-6,after=2-5,mechanism=copy_engine", 8),
+        sizes=(4 * KIB,), odd_cases=(), mechanisms=("copy_engine",), simultaneous=(), chains=("copy_engine",),
+        chain_sizes=(4099,), **NO_ARMS,
+    )  # fmt: skip
+
+    assert [one.outcome for one in result.transfers] == ["right"] * 56
+    assert len(result.chains) == 336
+    gpus_by_index = sorted({one.src for one in result.chains})
+    bad = [(one.src, one.via, one.dst) for one in result.chains if one.outcome != "right"]
+    assert bad == [(gpus_by_index[2], gpus_by_index[5], gpus_by_index[6])]
+
+
 def test_no_peer_access_is_not_tested(run):
     """A copy that would go through the host proves nothing."""
     result = run(environment=faults("no_access,pair=0-1"), **NO_ARMS)

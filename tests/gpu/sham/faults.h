@@ -9,6 +9,7 @@
 //   from_repeat=N     from the Nth copy of this pair, mechanism and size on
 //   min_bytes=N       only copies of at least N bytes
 //   last_bytes=N      only the last N bytes
+//   after=0-1         only a copy that comes directly after one of this pair: a chain whose pairs are right
 // Of all-reduces: rank_hang, rank_die, rank_wrong, rank_error, rank_p2p (forgets NCCL_P2P_DISABLE)
 //   rank=N, min_bytes=N
 // Of devices: little_memory (device=N, free_bytes=N), no_access (pair=0-1)
@@ -24,7 +25,7 @@
 
 typedef struct {
     char kind[32], mechanism[32];
-    int src, dst, rank, device;
+    int src, dst, after_src, after_dst, rank, device;
     long from_repeat;
     unsigned long long min_bytes, last_bytes, free_bytes;
 } fault;
@@ -49,12 +50,13 @@ static void read_faults(void)
          entry = strtok_r(NULL, ";", &rest_entries)) {
         fault *one = &faults[fault_count++];
         memset(one, 0, sizeof *one);
-        one->src = one->dst = one->rank = one->device = -1;
+        one->src = one->dst = one->after_src = one->after_dst = one->rank = one->device = -1;
         one->from_repeat = 1;
         for (word = strtok_r(entry, ",", &rest_words); word; word = strtok_r(NULL, ",", &rest_words)) {
             if (!strchr(word, '='))
                 snprintf(one->kind, sizeof one->kind, "%s", word);
-            else if (sscanf(word, "pair=%d-%d", &one->src, &one->dst) == 2)
+            else if (sscanf(word, "pair=%d-%d", &one->src, &one->dst) == 2 ||
+                     sscanf(word, "after=%d-%d", &one->after_src, &one->after_dst) == 2)
                 ;
             else if (!strncmp(word, "mechanism=", 10))
                 snprintf(one->mechanism, sizeof one->mechanism, "%s", word + 10);
@@ -104,18 +106,23 @@ static void log_once(void)
 static fault *copy_fault(int src, int dst, const char *mechanism, unsigned long long size)
 {
     static const char *kinds = " never_written zeroed scrambled mirror outside stall die error kmsg ";
+    static int last_src = -1, last_dst = -1;
+    int before_src = last_src, before_dst = last_dst;
     long count;
     char word[40];
     read_faults();
     if (!fault_count)
         return NULL;
     count = count_copy(src, dst, mechanism, size);
+    last_src = src;
+    last_dst = dst;
     for (int i = 0; i < fault_count; i++) {
         fault *one = &faults[i];
         snprintf(word, sizeof word, " %s ", one->kind);
         if (strstr(kinds, word) && (one->src < 0 || (one->src == src && one->dst == dst)) &&
             (!one->mechanism[0] || !strcmp(one->mechanism, mechanism)) && count >= one->from_repeat &&
-            size >= one->min_bytes) {
+            size >= one->min_bytes &&
+            (one->after_src < 0 || (one->after_src == before_src && one->after_dst == before_dst))) {
             if (!strcmp(one->kind, "stall"))
                 for (;;)
                     pause();
