@@ -175,8 +175,8 @@ class Bench:
         (work / "testinfra" / "test_files.py").write_text(TESTINFRA)
         (work / "with_asyncssh.py").write_text(ASYNCSSH)
         plan = {"requests": requests_of(HostSpec()), "source": probe_text(), "runner": runner_source()}
-        document = json.dumps(plan).encode() + b"\n"
-        head = f"import os\nfd = os.memfd_create('plan')\nos.write(fd, {document!r})\nos.lseek(fd, 0, 0)\nos.dup2(fd, 0)\n"
+        asked = json.dumps(plan).encode() + b"\n"
+        head = f"import os\nfd = os.memfd_create('plan')\nos.write(fd, {asked!r})\nos.lseek(fd, 0, 0)\nos.dup2(fd, 0)\n"
         (work / "probe-program.py").write_text(head + probe_text())
 
     def ours(self, count: int, kex: str, *, whole_suite: bool = False) -> Measured:
