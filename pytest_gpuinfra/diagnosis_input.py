@@ -333,8 +333,7 @@ def _work(host: GpuHost, gathered: Mapping[str, Any]) -> Part[tuple[RankWork, ..
     said = gathered.get("participation")
     if not said:
         return None
-    name = host.selected.spec.service
-    unit = None if name is None else name if "." in name else f"{name}.service"
+    unit = host.selected.spec.service
 
     def read() -> tuple[RankWork, ...]:
         if said.get("error"):

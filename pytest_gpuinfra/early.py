@@ -18,7 +18,7 @@ _OTHER_WORDS = ("all", "local")
 
 
 def open_plain_destinations(
-    names: Iterable[str], inventory: Path, *, ssh_config: str | None, sudo: bool, connect_timeout_s: float, limit: int
+    names: Iterable[str], inventory: Path, *, ssh_config: str | None, sudo: bool, connect_timeout_s: float
 ) -> dict[str, SshConnection]:
     """
     Begin to log in to what can only be ssh destinations.
@@ -26,7 +26,6 @@ def open_plain_destinations(
     Args:
         names: Values of `--gpu-host`.
         inventory: Where the inventory would be; nothing is certain if it exists.
-        limit: Logins at the same time, at most.
 
     Returns:
         Connections by destination, with their first sessions begun.
@@ -35,7 +34,7 @@ def open_plain_destinations(
         return {}
     certain = [name for name in names if _PLAIN_DESTINATION.fullmatch(name) and name not in _OTHER_WORDS]
     opened = {}
-    for name in dict.fromkeys(certain[:limit]):
+    for name in dict.fromkeys(certain):
         opened[name] = SshConnection(name, name, config=ssh_config, sudo=sudo, connect_timeout_s=connect_timeout_s)
         opened[name].open_early()
     return opened

@@ -301,8 +301,15 @@ def _refuse_reboot(config: pytest.Config, ways: dict[str, str]) -> None:
 
 
 def _open_early(config: pytest.Config, names: list[str]) -> dict[str, SshConnection]:
-    """Begin to log in where no inventory has a say, before all that is imported below."""
+    """
+    Begin to log in where no inventory has a say, before all that is imported below.
+
+    Of many hosts, and with workers, a connection begins and ends with its capture; of a share, others are named, too.
+    """
     if hasattr(config, "workerinput") or config.option.help or config.getoption("--gpu-inventory"):
+        return {}
+    parallel = config.getoption("--gpu-parallel")
+    if config.getoption("--gpu-shard") or not _keeps_connections(config) or len(names) > parallel:
         return {}
     if config.hook.pytest_gpuinfra_inventory.get_hookimpls():
         return {}
@@ -314,8 +321,12 @@ def _open_early(config: pytest.Config, names: list[str]) -> dict[str, SshConnect
         ssh_config=config.getoption("--gpu-ssh-config"),
         sudo=config.getoption("--gpu-sudo"),
         connect_timeout_s=config.getoption("--gpu-connect-timeout"),
-        limit=32,
     )
+
+
+def _keeps_connections(config: pytest.Config) -> bool:
+    """Whether what follows a capture runs in this process, so that its connection is of use."""
+    return config.getoption("dist", "no") == "no" and not config.getoption("numprocesses", None)
 
 
 def _read_run(config: pytest.Config, names: list[str]) -> Run:
@@ -333,7 +344,7 @@ def _read_run(config: pytest.Config, names: list[str]) -> Run:
         deadline_s=config.getoption("--gpu-deadline"),
         deadline_all_s=config.getoption("--gpu-deadline-all"),
         parallel=config.getoption("--gpu-parallel"),
-        keep_connections=config.getoption("dist", "no") == "no" and not config.getoption("numprocesses", None),
+        keep_connections=_keeps_connections(config),
         endpoint=config.getoption("--gpu-endpoint"),
         wait_s=config.getoption("--gpu-wait") or (REBOOT_WAIT_S if reboot else 0.0),
         prompts=tuple(config.getoption("--gpu-prompts")),

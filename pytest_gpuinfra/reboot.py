@@ -94,7 +94,7 @@ def look(connection: Connection, spec: HostSpec) -> Standing:
         spec: Its declaration: container, service, and units that are expected.
     """
     container = container_of(spec)
-    service = [_full_name(spec.service)] if spec.service else []
+    service = [spec.service] if spec.service else []
     units = [name for name, state in spec.expect.units.items() if state == "active"]
     requests = [_request(_HERE, units if container else [*units, *service])]
     if container is not None and container.enter:
@@ -165,10 +165,6 @@ def _missing(readings: Node, whose: str, own: str = "") -> str:
         if word in _UNDER_WAY or shown.get("Job", "0") not in ("0", ""):
             return f"{name.removeprefix('unit ')} is {word} ({sub})"
     return ""
-
-
-def _full_name(unit: str) -> str:
-    return unit if "." in unit else f"{unit}.service"
 
 
 def reboot(connection: Connection, boot_id: str) -> None:

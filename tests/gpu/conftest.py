@@ -126,12 +126,17 @@ def start(sham_libraries: Path) -> Any:
 
     yield begin
     for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.wait()
-        for stream in (one.process.stdin, one.process.stdout):
-            if stream:
-                stream.close()
+        put_away(one.process)
+
+
+def put_away(process: subprocess.Popen[bytes]) -> None:
+    """End a program that may still run, and close its pipes."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream:
+            stream.close()
 
 
 @pytest.fixture

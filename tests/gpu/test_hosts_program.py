@@ -18,7 +18,7 @@ from pytest_gpuinfra.facts.host_collective import HostPart, parse_host_part
 from pytest_gpuinfra.target.plan import Deadlines, HostsPlan, Memory, Rendezvous, program_text
 from pytest_gpuinfra.verdict.host_collective import judge_group
 
-from .conftest import FEED, KIB
+from .conftest import FEED, KIB, put_away
 
 pytest.importorskip("torch")
 QUICK = Deadlines(prepare_s=60, stall_s=5, arm_s=30, total_s=120)
@@ -87,12 +87,7 @@ def start() -> Iterator[Start]:
 
     yield begin
     for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.wait()
-        for stream in (one.process.stdin, one.process.stdout):
-            if stream:
-                stream.close()
+        put_away(one.process)
 
 
 def make_plan(port: int, *, hosts: int = 2, join_s: float = 20.0, **changes: object) -> HostsPlan:
