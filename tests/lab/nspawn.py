@@ -120,9 +120,13 @@ class NspawnHost:
             self._kept = None
         self._forget_boot()
 
-    def reboot(self, *, timeout_s: float = 60) -> str:
+    def reboot(self, *, timeout_s: float = 60, service: bool = True) -> str:
         """
         Reboot from inside, by `systemctl reboot`, and wait until the host and its service are up again.
+
+        Args:
+            timeout_s: Deadline of the shutdown, and of the start.
+            service: Whether the container's service is waited for; where the container stays down, the login counts.
 
         Returns:
             The new boot id. A `reset` afterwards starts the host afresh.
@@ -135,7 +139,7 @@ class NspawnHost:
         self.shell("systemctl reboot --no-block")
         # Whoever enters the host while it shuts down is waited for, 10 s and longer.
         wait_for_exit([leader], timeout_s)
-        self.wait_until_up(timeout_s, not_boot_id=before)
+        self.wait_until_up(timeout_s, not_boot_id=before, service=service)
         return self.boot_id
 
     def reset(self) -> bool:
@@ -266,21 +270,24 @@ class NspawnHost:
         lines |= {f"file {line}" for line in self.changed_files()}
         return frozenset(lines)
 
-    def wait_until_up(self, timeout_s: float = 60, *, not_boot_id: str = "") -> None:
+    def wait_until_up(self, timeout_s: float = 60, *, not_boot_id: str = "", service: bool = True) -> None:
         """
         Wait until ssh logs in and the container's service answers 200.
 
         Args:
             timeout_s: Deadline.
             not_boot_id: The boot that must be over.
+            service: Whether the answer is waited for.
 
         Raises:
             LabError: The deadline passed or the host ended; the text has the end of its console.
         """
-        probe = (
-            f"cat /proc/sys/kernel/random/boot_id && exec 3<>/dev/tcp/{CONTAINER_ADDRESS}/{ENDPOINT_PORT} &&"
-            r" printf 'GET /health HTTP/1.0\r\n\r\n' >&3 && read -r -u 3 version status rest && echo $status"
-        )
+        probe = "cat /proc/sys/kernel/random/boot_id"
+        if service:
+            probe += (
+                f" && exec 3<>/dev/tcp/{CONTAINER_ADDRESS}/{ENDPOINT_PORT} &&"
+                r" printf 'GET /health HTTP/1.0\r\n\r\n' >&3 && read -r -u 3 version status rest && echo $status"
+            )
         deadline = time.monotonic() + timeout_s
         last = ""
         while time.monotonic() < deadline and self.running:
@@ -288,7 +295,7 @@ class NspawnHost:
                 done = self.shell(["bash", "-c", probe], check=False, timeout_s=1)
                 last = done.stdout + done.stderr
                 match done.stdout.split():
-                    case [boot_id, "200"] if boot_id != not_boot_id:
+                    case [boot_id, *status] if boot_id != not_boot_id and (status == ["200"] or not service):
                         done = self.ssh("true")
                         if done.returncode == 0:
                             self._bound.clear()
