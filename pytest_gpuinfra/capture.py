@@ -316,7 +316,7 @@ def take_capture(
         plan: dict[str, Any] = {"requests": requests}
         if any(request["kind"] == "inside" for request in requests):
             plan |= {"source": source, "runner": runner_source()}
-        result = connection.run_program(source, plan, timeout_s=timeout_s)
+        result = connection.run_program(source, plan, timeout_s=timeout_s, site=False)
         document = _document(connection.name, result.exit_status, result.stdout, result.stderr)
     except CommandTimeout as error:
         reason = f"{connection.name}: the probe did not end within {timeout_s:g} s and was killed"

@@ -114,7 +114,7 @@ class ParticipationRun:
                 time.sleep(0.05)
             try:
                 result = self.connection().run_program(
-                    sampler_text(), self.plan.document(), timeout_s=self.plan.duration_s + _ALLOWANCE_S
+                    sampler_text(), self.plan.document(), timeout_s=self.plan.duration_s + _ALLOWANCE_S, site=False
                 )
                 said["lines"] = result.stdout.splitlines()
                 if not said["lines"]:

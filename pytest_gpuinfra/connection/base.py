@@ -33,7 +33,10 @@ OUTPUT_LIMIT = 64 << 20
 NO_PYTHON = "gpuinfra-no-python3"
 HOST_REACHED = "gpuinfra-host-reached"
 _BOOTSTRAP = """
-import sys, os
+import sys
+sys.dont_write_bytecode = True
+sys.path[:] = [place for place in sys.path if place]
+import os
 def take(size):
     data = b""
     while len(data) < size:
@@ -161,12 +164,24 @@ class Connection(Protocol):
         on_output: OnOutput | None = None,
         feed: Feed | None = None,
         python: str | None = None,
+        site: bool = True,
     ) -> CommandResult:
         """
         Run a Python program that is sent along, in the target's own python3, or in another Python there.
 
         The program gets its plan as one line of JSON on standard input, which then stays open:
         its end tells the program that the controller is gone. What is sent to `feed` follows there.
+        No compiled file is written there, and nothing is imported from the directory that it starts in.
+
+        Args:
+            source: The program's text.
+            plan: What it is given, as JSON.
+            timeout_s: Deadline on the target, from the moment the program starts there.
+            on_output: Called with each piece of output as it arrives.
+            feed: Where more for its standard input comes from.
+            python: Path of another Python there; that one starts as it always does, its sitecustomize included.
+            site: Whether the target's own python3 gets its site-packages; without them it starts sooner, and runs
+                nothing that the machine's owner has put there. Of no effect with `python`.
 
         Raises:
             As `run`.
@@ -224,7 +239,7 @@ def _python_script(*, sudo: bool = False) -> str:
     return (
         f"PATH=$PATH:{SBIN}; export PATH; "
         f"for p in python3 /usr/libexec/platform-python; do "
-        f'if command -v $p >/dev/null 2>&1; then exec {prefix}$p -c "{python}" {code} pytest-gpuinfra; fi; done; '
+        f'if command -v $p >/dev/null 2>&1; then exec {prefix}$p -BS -c "{python}" {code} pytest-gpuinfra; fi; done; '
         f"echo {NO_PYTHON}; exit 127"
     )
 
@@ -379,12 +394,13 @@ class PipeConnection:
         on_output: OnOutput | None = None,
         feed: Feed | None = None,
         python: str | None = None,
+        site: bool = True,
     ) -> CommandResult:
         program = source.encode()
-        header: dict[str, object] = {"argv": None, "program": True, "stdin_open": True, "env": None}
+        header: dict[str, object] = {"argv": None, "program": True, "stdin_open": True, "env": None, "site": site}
         stdin = json.dumps(plan).encode() + b"\n"
         if python is not None:
-            argv = [python, "-c", _BOOTSTRAP]
+            argv = [python, "-B", "-c", _BOOTSTRAP]
             header = {"argv": argv, "program": False, "stdin_open": True, "env": None}
             stdin = b"%d\n%b%b" % (len(program), program, stdin)
             return self._job((python, "-"), header, b"", stdin, timeout_s, on_output, feed)

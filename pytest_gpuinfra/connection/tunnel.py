@@ -114,7 +114,7 @@ class Tunnel:
     def _run(self) -> None:
         try:
             self._connection.run_program(
-                _source(), self._plan, timeout_s=_LIFETIME_S, on_output=self._heard, feed=self._feed
+                _source(), self._plan, timeout_s=_LIFETIME_S, on_output=self._heard, feed=self._feed, site=False
             )
         except GpuInfraError as error:
             self._failure = error

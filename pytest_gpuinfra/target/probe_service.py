@@ -265,7 +265,7 @@ def run_startup(pid, exe, names):
     uid, gid = (int(re.search(r"^%s:\s+(\d+)" % key, status, re.M).group(1)) for key in ("Uid", "Gid"))
 
     if os.getuid() == 0 and (uid, gid) != (0, 0):
-        argv = [sys.executable, "-I", "-S", "-c", BECOME, str(uid), str(gid), *argv]
+        argv = [sys.executable, "-I", "-B", "-S", "-c", BECOME, str(uid), str(gid), *argv]
     try:
         process = subprocess.Popen(
             argv,

@@ -11,10 +11,11 @@ It is sent on standard input to a bootstrap of a few lines and is the parent of 
 
 Header (first line of standard input, JSON):
     {"token": str, "argv": [str] or null, "program": bool, "stdin_length": int, "stdin_open": bool,
-     "timeout_s": float, "env": {name: value} or null}
+     "timeout_s": float, "env": {name: value} or null, "site": bool}
 Then, where "program" is true, one line with the length of a Python program and the program itself, which a fork of
-this interpreter executes; then "stdin_length" bytes for the job's standard input, which is closed after them unless
-"stdin_open"; what the controller sends later goes to the job, too, as long as that is open.
+this interpreter executes, with its site-packages if "site" is true; then "stdin_length" bytes for the job's standard
+input, which is closed after them unless "stdin_open"; what the controller sends later goes to the job, too, as long
+as that is open.
 
 Frames on standard output after the token: one byte of type, four bytes of length (big endian), payload.
     o, e   standard output and error of the job
@@ -68,7 +69,7 @@ def prctl(option, value):
         pass
 
 
-def execute(program, argv, env):
+def execute(program, argv, env, site_packages):
     """Become the job; never returns."""
     prctl(1, signal.SIGKILL)
     if env:
@@ -84,6 +85,10 @@ def execute(program, argv, env):
     sys.argv = ["pytest-gpuinfra"]
     status = 1
     try:
+        if site_packages:
+            import site
+
+            site.main()  # the interpreter was started without
         exec(
             compile(program, "<pytest-gpuinfra>", "exec"),
             {"__name__": "__main__", "__builtins__": __builtins__},
@@ -176,7 +181,7 @@ def start(header, program):
         for descriptor in (in_read, in_write, out_read, out_write, err_read, err_write):
             if descriptor > 2:
                 os.close(descriptor)
-        execute(program, header["argv"], header.get("env"))
+        execute(program, header["argv"], header.get("env"), header.get("site"))
     for descriptor in (in_read, out_write, err_write):
         os.close(descriptor)
     return child, in_write, out_read, err_read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -194,6 +195,46 @@ def test_closed_connection_runs_nothing() -> None:
     opened.close()
     with pytest.raises(ProbeError, match="closed already"):
         opened.run(["true"])
+
+
+SHADOW = "raise SystemExit('imported from the directory that it started in')\n"
+
+
+def test_nothing_is_imported_from_the_directory_that_it_starts_in(
+    connection: LocalConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home directory may hold a json.py."""
+    for name in ("os", "json", "select", "signal", "struct", "re"):
+        (tmp_path / f"{name}.py").write_text(SHADOW)
+    monkeypatch.chdir(tmp_path)
+    ended = connection.run_program("import json, re; print(json.dumps(1))", {}, timeout_s=20)
+    assert (ended.exit_status, ended.stdout) == (0, "1\n")
+
+
+@pytest.mark.parametrize("python", [None, sys.executable])
+def test_no_compiled_file_is_written(
+    connection: LocalConnection, python: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Python's own library has none, as in many images."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
+    subprocess.run([sys.executable, "-c", "import json"], check=True)
+    assert list(tmp_path.rglob("*.pyc"))
+    shutil.rmtree(tmp_path)
+    connection.run_program("import json, logging", {}, timeout_s=20, python=python, site=True)
+    assert not list(tmp_path.rglob("*.pyc"))
+
+
+@pytest.mark.parametrize("site", [True, False])
+def test_program_gets_site_packages_if_it_wants_them(
+    connection: LocalConnection, *, site: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them, what the machine's owner lets every Python do at its start is not done."""
+    (tmp_path / "sitecustomize.py").write_text("print('customized')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    look = "import sys; print(any(path.endswith('-packages') for path in sys.path))"
+    ended = connection.run_program(look, {}, timeout_s=20, site=site)
+    assert ended.stdout.split() == (["customized", "True"] if site else ["False"])
 
 
 def test_remote_command_is_plain_for_any_shell() -> None:
