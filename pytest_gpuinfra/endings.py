@@ -18,7 +18,7 @@ import pytest
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.evidence import Evidence
 from pytest_gpuinfra.host import GpuHost
-from pytest_gpuinfra.observed import EVIDENCE
+from pytest_gpuinfra.observed import EVIDENCE, shown_of
 from pytest_gpuinfra.run import LEVELS, Run
 from pytest_gpuinfra.session import OBSERVED, run_of, target_of
 from pytest_gpuinfra.suites_path import suites_path
@@ -90,23 +90,38 @@ def pytest_fixture_setup(
         raise GpuInfraError(f"fixture {fixturedef.argname}: {error}") from error
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show what could not be observed in its own words, and file it as an error, whichever phase it arose in."""
-    report = yield
-    target = target_of(item)
-    if target is None:
-        return report
-    raised = call.excinfo.value if call.excinfo else None
-    if isinstance(raised, GpuInfraError):
-        report.longrepr = f"{target.id}: {raised}" if target.host not in str(raised) else str(raised)
-        if call.when == "call":
-            report.when = OBSERVING  # type: ignore[assignment]
-    elif isinstance(raised, AssertionError) and call.when == "call" and _is_ours(item):
-        report.longrepr = _message(raised)
+    said = _said(item, call)
+    if said is None or call.excinfo is None:
+        return (yield)
+    raised = call.excinfo
+    # pytest would format a traceback, some milliseconds for each item of a dead host, that nobody is shown.
+    call.excinfo = pytest.ExceptionInfo.from_exception(
+        pytest.fail.Exception(said, pytrace=False).with_traceback(raised.tb)
+    )
+    try:
+        report = yield
+    finally:
+        call.excinfo = raised
+    report.longrepr = said
+    if call.when == "call" and isinstance(raised.value, GpuInfraError):
+        report.when = OBSERVING  # type: ignore[assignment]
     return report
+
+
+def _said(item: pytest.Item, call: pytest.CallInfo[None]) -> str | None:
+    """Give what is shown in place of a traceback; None if that is the traceback."""
+    target = target_of(item)
+    raised = call.excinfo.value if call.excinfo and target else None
+    if target is not None and isinstance(raised, GpuInfraError):
+        return f"{target.id}: {raised}" if target.host not in str(raised) else str(raised)
+    if isinstance(raised, AssertionError) and call.when == "call" and _is_ours(item):
+        return _message(raised)
+    return None
 
 
 def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
@@ -161,7 +176,7 @@ def _evidence(item: pytest.Item, host: GpuHost, target: Target) -> list[Evidence
     for name in names:
         if name in EVIDENCE:
             try:
-                pieces.update({piece.name: piece for piece in EVIDENCE[name](host, target)})
+                pieces.update({piece.name: piece for piece in shown_of(name, host, target)})
             except GpuInfraError:
                 continue  # the fixture itself ends the test with this
     return list(pieces.values())

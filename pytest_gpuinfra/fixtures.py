@@ -8,7 +8,7 @@ This module is loaded in every pytest session: it imports nothing heavy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -30,24 +30,30 @@ if TYPE_CHECKING:
     from pytest_gpuinfra.targets import ExpectedValue, GpuDevice, Target
 
 
+class Aim(NamedTuple):
+    """What an item is about, and the host that it is on; fixtures take both from here, since `request` costs time."""
+
+    target: Target
+    host: GpuHost
+
+
 @pytest.fixture(scope="session")
-def _gpu_target(request: pytest.FixtureRequest) -> Target:
+def _gpu_target(request: pytest.FixtureRequest) -> Aim:
     if RUN not in request.config.stash:
         pytest.skip("no host: name one with --gpu-host")
-    return cast("Target", request.param)
+    return Aim(request.param, request.config.stash[RUN].hosts[request.param.host])
 
 
 @pytest.fixture(scope="session")
-def gpu_host(_gpu_target: Target, request: pytest.FixtureRequest) -> GpuHost:
+def gpu_host(_gpu_target: Aim) -> GpuHost:
     """
     Give the host that the test is about: one test for each host of the run.
 
     Raises:
         UnreachableError, ProbeError: The host gave no answer.
     """
-    host = request.config.stash[RUN].hosts[_gpu_target.host]
-    host.capture.check_reached()
-    return host
+    _gpu_target.host.capture.check_reached()
+    return _gpu_target.host
 
 
 @pytest.fixture(scope="session")
@@ -64,10 +70,12 @@ def gpu_expect(gpu_host: GpuHost) -> Expectation:
 
 def value_fixture(name: str, doc: str) -> Any:
     @pytest.fixture(scope="session", name=name)
-    def give(_gpu_target: Target, gpu_host: GpuHost) -> object:
-        if _gpu_target.nothing:
-            pytest.skip(_gpu_target.nothing)
-        return _gpu_target.value
+    def give(_gpu_target: Aim) -> object:
+        target, host = _gpu_target
+        host.capture.check_reached()
+        if target.nothing:
+            pytest.skip(target.nothing)
+        return target.value
 
     give.__doc__ = doc
     return give

@@ -17,6 +17,7 @@ _GATHERED = {
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.compare import Change, HostComparison
+    from pytest_gpuinfra.fixtures import Aim
     from pytest_gpuinfra.host import GpuHost
     from pytest_gpuinfra.run import Run
 
@@ -55,7 +56,7 @@ def gpu_rebooted(gpu_host: GpuHost, gpu_baseline: HostComparison, request: pytes
 
 @pytest.fixture
 def gpu_baseline_area(
-    gpu_host: GpuHost, gpu_baseline: HostComparison, _gpu_target: object, request: pytest.FixtureRequest
+    gpu_host: GpuHost, gpu_baseline: HostComparison, _gpu_target: Aim, request: pytest.FixtureRequest
 ) -> tuple[Change, ...]:
     """
     Give the regressions of one area; one test for each area.
@@ -65,7 +66,7 @@ def gpu_baseline_area(
     """
     from pytest_gpuinfra.errors import FactUnavailable
 
-    area = str(getattr(_gpu_target, "label", ""))
+    area = _gpu_target.target.label
     run = run_of(request.config)
     if run is not None:
         _check_looked_at(area, run, gpu_host)

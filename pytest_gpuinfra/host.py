@@ -41,6 +41,7 @@ class GpuHost:
         participation: What its GPUs do under a load on its endpoint; None if it lacks either.
         collectives: Groups of hosts whose items it carries: those of which it is the first host in this run.
         observe: Called with the evidence that the test which runs now observes.
+        shown: Raw text made of the facts so far, by fixture, kind and label of the item's target (observed.py).
         on_facts: Called when facts are about to be parsed, of which a run of many hosts keeps few.
     """
 
@@ -60,6 +61,7 @@ class GpuHost:
         self.capture = capture
         self._facts: HostFacts | None = None
         self.baseline_areas: tuple[str, ...] = ()
+        self.shown: dict[tuple[str, str, str], tuple[Evidence, ...]] = {}
         self.observe: Callable[[Evidence], None] = lambda _: None
         self.on_facts: Callable[[GpuHost], None] = lambda _: None
         self._connect = connect
@@ -85,6 +87,7 @@ class GpuHost:
     def release(self) -> None:
         """Drop what was parsed; it is parsed anew when it is used again."""
         self._facts = None
+        self.shown.clear()
         container: GpuContainer | None = self.__dict__.get("container")
         if container is None or not container.connected:
             self.__dict__.pop("container", None)

@@ -78,3 +78,22 @@ EVIDENCE: dict[str, Callable[[GpuHost, Target], Iterable[Evidence]]] = {
     **SERVICE_EVIDENCE,
 }
 """Raw text behind a fact, by the fixture that gives the fact."""
+
+
+def shown_of(fixture: str, host: GpuHost, target: Target) -> tuple[Evidence, ...]:
+    """
+    Give the raw text behind a fact, made once for all items about one target.
+
+    Args:
+        fixture: The fixture that gives the fact; one of EVIDENCE.
+        host: The host.
+        target: What the item is about.
+
+    Raises:
+        GpuInfraError: What kept the fact from being known.
+    """
+    key = fixture, target.kind, target.label
+    shown = host.shown.get(key)
+    if shown is None:
+        shown = host.shown[key] = tuple(EVIDENCE[fixture](host, target))
+    return shown
