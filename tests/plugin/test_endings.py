@@ -60,6 +60,20 @@ def test_our_error_in_a_test_body_is_error_and_not_failed(recording: Path) -> No
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
 
 
+def test_expected_failure_may_name_our_error(recording: Path) -> None:
+    """`xfail(raises=...)` sees what was raised, whatever is shown of it; another error stays one."""
+    test = (
+        "from pytest_gpuinfra.errors import FactUnavailable, ParseError\n"
+        "@pytest.mark.xfail(raises=FactUnavailable)\n"
+        "def test_known(gpu_facts):\n    gpu_facts.answer('nobody asked')\n"
+        "@pytest.mark.xfail(raises=ParseError)\n"
+        "def test_other(gpu_facts):\n    gpu_facts.answer('nobody asked')\n"
+    )
+    ended, status, output = outcomes(recording.parent, test)
+    assert (ended, status) == ({"test_known": "skipped", "test_other": "error"}, 6)
+    assert "1 xfailed, 1 error" in output
+
+
 def test_assertion_in_our_fixture_is_error(recording: Path) -> None:
     """Only a test's body may fail: an assertion in a fixture of ours, or named like ours, is an error."""
     test = (
