@@ -27,14 +27,11 @@ def show_findings(console: Console, run: Run) -> None:
 
     Of many hosts, those whose items all passed or were skipped are left out: a diagnosis takes its time for each.
     """
-    from pytest_gpuinfra.diagnosis_input import findings_of
-
     mask = masker_of(run).text
-    wrong = {outcome.host for outcome in run.outcomes.values() if outcome.outcome in ("failed", "error")}
-    for alias, host in run.hosts.items():
-        if len(run.hosts) > _IN_FULL and alias not in wrong:
+    for alias in run.hosts:
+        if len(run.hosts) > _IN_FULL and alias not in run.wrong:
             continue
-        findings = findings_of(host, run.gathered.get(alias))
+        findings = run.findings(alias)
         if not findings:
             continue
         console.print(Text(f"{alias}: diagnosis, causes first", "bold"), soft_wrap=True)

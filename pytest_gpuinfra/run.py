@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_gpuinfra.participation import ParticipationRun
     from pytest_gpuinfra.scheduler import Deal
     from pytest_gpuinfra.serving import EmbeddedOnce, Serving
+    from pytest_gpuinfra.verdict.diagnosis import Finding
 
 LEVELS = ("passive", "active", "disruptive")
 REBOOT_WAIT_S = 1200.0
@@ -115,6 +116,7 @@ class Run:
         selected: Hosts by alias, in order.
         hosts: The same, once captured.
         outcomes: Results by node id, on the controller only.
+        wrong: Hosts with an item that failed or could not be judged, on the controller only.
         gathered: What xdist's workers gathered, by alias, on the controller only.
         on_progress: Called with a line whenever long work on a host begins something.
         collectives: Groups of hosts that compute together, as the inventory names them.
@@ -136,6 +138,7 @@ class Run:
     extra_requests: Callable[[], Iterable[Request]] = list
     hosts: dict[str, GpuHost] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    wrong: set[str] = field(default_factory=set)
     gathered: dict[str, dict[str, Any]] = field(default_factory=dict)
     on_progress: Callable[[str], None] = lambda _: None
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -153,6 +156,7 @@ class Run:
     all_aliases: Mapping[str, None] = field(default_factory=dict)
     _targets: dict[str, list[Target]] = field(default_factory=dict)
     _parsed: deque[GpuHost] = field(default_factory=deque)
+    _diagnosed: dict[str, tuple[dict[str, Any], tuple[Finding, ...]]] = field(default_factory=dict)
     _capturing: dict[str, PipeConnection] = field(default_factory=dict)
     _given_up: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -498,7 +502,25 @@ class Run:
         if len(self._parsed) > IN_MEMORY:
             oldest = self._parsed.popleft()
             if oldest not in self._parsed:
+                if oldest.alias in self.wrong and oldest.has_facts:
+                    self._diagnosed[oldest.alias] = oldest.gathered(), self._diagnose(oldest)
                 oldest.release()
+
+    def findings(self, alias: str) -> tuple[Finding, ...]:
+        """
+        Say what is wrong with a host; of many, from before its facts were dropped, if nothing was gathered since.
+
+        Returns:
+            Findings, causes first; () if nothing wrong was seen. Shape (n,).
+        """
+        host = self.hosts[alias]
+        gathered, found = self._diagnosed.get(alias, (None, ()))
+        return found if gathered is not None and gathered == host.gathered() else self._diagnose(host)
+
+    def _diagnose(self, host: GpuHost) -> tuple[Finding, ...]:
+        from pytest_gpuinfra.diagnosis_input import findings_of
+
+        return findings_of(host, self.gathered.get(host.alias))
 
     @cached_property
     def spool(self) -> Spool:

@@ -17,22 +17,23 @@ _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 
-_PREFIXES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"<(?P<raw>\d{1,3})>",
-        rf"(?:kern|user|mail|daemon|auth|syslog|local\d)\s*:(?P<level>{'|'.join(_LEVELS)})\s*:\s*",
-        r"\[\s*(?P<time>\d+\.\d+)(?:\s*<[\s\d.]*>)?\]\s*",
-        r"\[\s*[TC]\d+\]\s*",
-        r"\[\s*\+\d+\.\d+\]\s*",
-        rf"\[{_MONTH}\s*\d+ \d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\]\s*",
-        rf"\[{_DAY} {_MONTH}\s+\d+ {_CLOCK} \d{{4}}\]\s*",
-        rf"\[{_DATE}\]\s*",
-        r"\[\.\.\.\]\s*",
-        rf"(?:{_DAY} )?{_DATE}(?: [A-Z]{{2,5}})?\s+",
-        rf"(?:{_DAY} )?{_MONTH}\s+\d{{1,2}}(?: \d{{4}})? {_CLOCK}(?: \d{{4}})?\s+",
-        r"\d{10}\.\d+\s+",
-        r"(?:[\w.-]+\s+)?kernel(?:\[\d+\])?:\s?",
+_PREFIX = re.compile(
+    "|".join(
+        (
+            r"<(?P<raw>\d{1,3})>",
+            rf"(?:kern|user|mail|daemon|auth|syslog|local\d)\s*:(?P<level>{'|'.join(_LEVELS)})\s*:\s*",
+            r"\[\s*(?P<time>\d+\.\d+)(?:\s*<[\s\d.]*>)?\]\s*",
+            r"\[\s*[TC]\d+\]\s*",
+            r"\[\s*\+\d+\.\d+\]\s*",
+            rf"\[{_MONTH}\s*\d+ \d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\]\s*",
+            rf"\[{_DAY} {_MONTH}\s+\d+ {_CLOCK} \d{{4}}\]\s*",
+            rf"\[{_DATE}\]\s*",
+            r"\[\.\.\.\]\s*",
+            rf"(?:{_DAY} )?{_DATE}(?: [A-Z]{{2,5}})?\s+",
+            rf"(?:{_DAY} )?{_MONTH}\s+\d{{1,2}}(?: \d{{4}})? {_CLOCK}(?: \d{{4}})?\s+",
+            r"\d{10}\.\d+\s+",
+            r"(?:[\w.-]+\s+)?kernel(?:\[\d+\])?:\s?",
+        )
     )
 )
 
@@ -66,18 +67,12 @@ def split_kernel_line(text: str, *, line: int = 0) -> KernelLogEntry:
     rest = text.rstrip("\r\n").lstrip()
     time_s: float | None = None
     priority: int | None = None
-    found = True
-    while found:
-        found = False
-        for prefix in _PREFIXES:
-            match = prefix.match(rest)
-            if match:
-                found, rest = True, rest[match.end() :]
-                groups = match.groupdict()
-                if groups.get("time"):
-                    time_s = float(groups["time"])
-                if groups.get("raw"):
-                    priority = int(groups["raw"]) & 7
-                if groups.get("level"):
-                    priority = _LEVELS.index(groups["level"])
+    while match := _PREFIX.match(rest):
+        rest = rest[match.end() :]
+        if match["time"]:
+            time_s = float(match["time"])
+        if match["raw"]:
+            priority = int(match["raw"]) & 7
+        if match["level"]:
+            priority = _LEVELS.index(match["level"])
     return KernelLogEntry(rest, None, time_s, priority, line)

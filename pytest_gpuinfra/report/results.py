@@ -73,6 +73,7 @@ class ResultsPlugin:
             unobserved = report.when in ("setup", "teardown", OBSERVING, _CRASHED)
             if outcome.outcome != "failed":
                 outcome.outcome = "error" if unobserved else "failed"
+            self._run.wrong.add(outcome.host)
             outcome.message = str(report.longrepr)  # longreprtext begins with the worker of xdist
 
     @pytest.hookimpl(tryfirst=True)
