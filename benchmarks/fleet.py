@@ -72,6 +72,19 @@ import pytest
 def test_file(host, path):
     assert host.file(path).content
 """
+INVENTORY = """
+[defaults.expect]
+kernel_release = "{release}"
+kernel_command_line.lacks = ["iommu=pt", "amd_iommu=off", "intel_iommu=off", "pcie_acs_override"]
+files_absent = ["/etc/gpu-a", "/etc/gpu-b", "/etc/gpu-c", "/etc/gpu-d"]
+[[defaults.expect.devices]]
+pci = {addresses}
+driver = "virtio-pci"
+
+[hosts]
+"{hosts}" = {{}}
+"""
+"""What the passive suite judges on hosts that have no GPU: two of this machine's devices stand for two."""
 PYINFRA_FACTS = (
     *("server.Hostname", "server.Kernel", "server.KernelVersion", "server.Arch", "server.Os"),
     *("server.Mounts", "server.KernelModules", "server.Users", "server.Date", "server.LinuxDistribution"),
@@ -188,15 +201,20 @@ class Bench:
         (work / "probe-program.py").write_text(head + probe_text())
 
     def ours(self, count: int, kex: str, *, whole_suite: bool = False, watched: bool = True) -> Measured:
-        """Capture by ours, and judge: one check a host, or all that are passive."""
+        """Capture by ours, and judge: one check a host, or all that are passive, against an inventory."""
+        hosts = f"{self.hosts[0].alias[:-3]}[001-{count:03d}]"
+        if whole_suite:
+            found = sorted(path.parent.name for path in Path("/sys/bus/pci/devices").glob("*/driver"))
+            text = INVENTORY.format(release=os.uname().release, addresses=json.dumps(found[:2]), hosts=hosts)
+            (self.work / "one" / "fleet.toml").write_text(text)
         return measure(
             [
                 *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"),
                 "--gpu-recording=none",
-                f"--gpu-host={self.hosts[0].alias[:-3]}[001-{count:03d}]",
+                f"--gpu-host={hosts}",
                 f"--gpu-ssh-config={self.work}/config-{kex}",
                 f"--gpu-parallel={self.limit}",
-                *(["--gpu-level=passive"] if whole_suite else ["test_one.py"]),
+                *(["--gpu-level=passive", "--gpu-inventory=fleet.toml"] if whole_suite else ["test_one.py"]),
             ],
             self.work / "one",
             statuses=(0, 1, 6),

@@ -184,6 +184,89 @@ def test_choice_by_k_reaches_hosts_of_every_portion(large_fleet: Path) -> None:
     assert ended.returncode == 5
 
 
+WITH_CLEAN_UP = """
+from pathlib import Path
+import pytest
+NOTES = Path(__file__).parent / "order.txt"
+def note(text):
+    with NOTES.open("a") as stream:
+        stream.write(text + "\\n")
+@pytest.fixture(scope="session")
+def whole():
+    note("+whole")
+    yield
+    note("-whole")
+@pytest.fixture(scope="session")
+def outer(gpu_host, whole):
+    note(f"+outer {gpu_host.alias}")
+    yield gpu_host.alias
+    note(f"-outer {gpu_host.alias}")
+@pytest.fixture(scope="session")
+def inner(outer):
+    note(f"+inner {outer}")
+    yield outer
+    note(f"-inner {outer}")
+def test_it(inner, gpu_kernel_release):
+    assert gpu_kernel_release
+def test_again(inner, gpu_kernel_release):
+    assert gpu_kernel_release
+"""
+ALIVE = """
+import gc
+from collections import Counter
+alive = 0
+def pytest_runtest_setup(item):
+    global alive
+    if item.name.startswith("test_release[n59"):
+        gc.collect()
+        alive = sum(isinstance(thing, pytest.Function) for thing in gc.get_objects())
+def pytest_sessionfinish(session):
+    kept = len(session.config.pluginmanager.get_plugin("terminalreporter").stats["passed"])
+    reports = Counter(id(thing) for thing in gc.get_objects() if isinstance(thing, pytest.TestReport))
+    (HERE / "alive.txt").write_text(f"{alive} {len(reports)} {kept}")
+"""
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_ran_is_forgotten(large_fleet: Path, *, listed: bool) -> None:
+    """
+    Of items that ran and reports that nobody asked to see, nothing stays, though pytest itself keeps both.
+
+    Session fixtures of users' own are finished once for each set-up, before what they depend on.
+    """
+    (large_fleet / "notes.py").write_text(NOTES + ALIVE)
+    (large_fleet / "test_class.py").write_text(WITH_CLEAN_UP)
+    hosts = 2 * PORTION + 9
+    assert hosts == 59
+    ended = run_pytest(
+        large_fleet,
+        *("--gpu-host=replay:hosts.json", "--gpu-recording=none", "-q", "-p", "no:cacheprovider", "-p", "notes"),
+        *(["-rA"] if listed else []),
+        "test_class.py",
+        "test_hosts.py",
+    )
+    assert f"{hosts * 11} passed in" in ended.stdout, ended.stdout + ended.stderr
+    alive, reports, kept = map(int, (large_fleet / "alive.txt").read_text().split())
+    assert kept == hosts * 11
+    assert 0 < alive < hosts * 11 / 2  # those of two portions, and those whose fixtures have not been dropped yet
+    assert ended.stdout.count("PASSED test_hosts.py::") == (hosts * 9 if listed else 0)
+    assert reports >= hosts * 11 if listed else reports < 20
+    notes = (large_fleet / "order.txt").read_text().splitlines()
+    assert (notes[0], notes[-1], notes.count("+whole")) == ("+whole", "-whole", 1)
+    # pytest ends a session's fixtures of one host when those of the next are set up, so each set-up has its end.
+    for kind in ("outer", "inner"):
+        made = Counter(note for note in notes if note.startswith(f"+{kind}"))
+        ended_of = Counter(note.replace("-", "+", 1) for note in notes if note.startswith(f"-{kind}"))
+        assert made == ended_of
+        assert len(made) == hosts
+    held: list[str] = []
+    for note in notes:
+        if note.startswith("+"):
+            held.append(note[1:])
+        else:
+            assert held.pop() == note[1:]
+
+
 def test_more_workers_than_hosts(fleet: Path) -> None:
     """Those for which no host is left end at once."""
     write_recording(fleet / "two.json", Recording(dict(list(read_recording(fleet / "hosts.json").hosts.items())[:2])))
