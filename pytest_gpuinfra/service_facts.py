@@ -263,7 +263,8 @@ class ServiceFacts:
         ]
         for file in reversed([file for file in self.files if file.path not in self.gone]):
             kind = "unit" if file is self.files[0] else "drop-in"
-            layers.append(Layer(kind, file.path, parse_unit_file(Reading(file.path, file.text)).environment))
+            found = parse_unit_file(Reading(file.path, file.text), drop_in=kind == "drop-in")
+            layers.append(Layer(kind, file.path, found.environment))
         layers.append(Layer("systemd's own environment", "systemctl show-environment", self._manager()))
         if all(file.path != "/etc/environment" for file in self.state.environment_files):
             layers.append(Layer("/etc/environment", "/etc/environment", self._assignments("/etc/environment")))

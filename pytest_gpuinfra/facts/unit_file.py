@@ -58,9 +58,14 @@ class UnitFile:
         return split_assignments(word for line in lines for word in split_words(line, self.source))
 
 
-def parse_unit_file(reading: Reading) -> UnitFile:
+def parse_unit_file(reading: Reading, *, drop_in: bool = False) -> UnitFile:
     """
     Read `systemctl cat UNIT`, or one unit file.
+
+    Args:
+        reading: The text.
+        drop_in: Whether it is one drop-in, which may be empty or hold comments alone: an empty one hides another of
+            its name (systemd.unit(5)).
 
     Raises:
         FactUnavailable: systemd does not run there, or there is no such unit.
@@ -85,7 +90,7 @@ def parse_unit_file(reading: Reading) -> UnitFile:
             settings[name] = (*settings.get(name, ()), value.strip()) if value.strip() else ()
         else:
             raise ParseError(reading.source, number, line, "neither a section, an assignment, nor a comment")
-    if not section:
+    if not section and not drop_in:
         raise ParseError(reading.source, 1, text, "no section: not a unit file")
     return UnitFile(tuple(files), settings, reading.source)
 

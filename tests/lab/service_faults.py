@@ -216,6 +216,10 @@ FAULTS: dict[str, ServiceFault] = {
         _drop_in("/etc/systemd/system/infer.service.d", SIMPLE, reload=True, restart=True),
         ("drop_ins_equal_the_users_copies[]", f"{VARIABLE}[NCCL_PROTO]"),
     ),
+    "empty drop-in": ServiceFault(
+        _drop_in("/etc/systemd/system/infer.service.d", "", reload=True, restart=True),
+        ("drop_ins_equal_the_users_copies[]",),
+    ),
     "drop-in removed": ServiceFault(
         _shell("rm /etc/systemd/system/infer.service.d/10-lab.conf"),
         ("drop_ins_equal_the_users_copies[]", "no_reload_is_pending[]"),

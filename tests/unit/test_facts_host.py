@@ -221,6 +221,20 @@ def test_what_is_no_unit_file_is_refused(text: str) -> None:
         parse_unit_file(Reading("systemctl cat", text, exit_status=0))
 
 
+@pytest.mark.parametrize("text", ["", "\n", "# nothing here\n; nor here\n"])
+def test_drop_in_may_be_empty(text: str) -> None:
+    """It hides another of its name; a unit file without a section is none."""
+    assert parse_unit_file(Reading("/etc/x.d/y.conf", text), drop_in=True).settings == {}
+    with pytest.raises(ParseError, match="no section"):
+        parse_unit_file(Reading("/etc/x.service", text))
+
+
+def test_drop_in_holds_settings_alone() -> None:
+    """Other text is unreadable in a drop-in, too."""
+    with pytest.raises(ParseError, match="neither a section"):
+        parse_unit_file(Reading("/etc/x.d/y.conf", "Environment=A=1\n"), drop_in=True)
+
+
 def test_device_nodes_by_path() -> None:
     text = (
         "total 0\ncrw-rw-rw- 1 root root 511,   0 Jul 21 11:50 /dev/nvidia-uvm\n"
