@@ -319,6 +319,7 @@ class Serving:
             return None
         return {
             "address": self.endpoint.base_url,
+            "embedded": self.settings.address == EMBEDDED,
             "readiness": asdict(self.readiness),
             "models_at": self._models_at,
             "exchanges": list(self._transport.exchanges),

@@ -197,7 +197,8 @@ def _endpoint(gathered: Mapping[str, Any], found: HostSnapshot) -> None:
     if not endpoint:
         return
     readiness = endpoint.get("readiness") or {}
-    found.facts["endpoint/address"] = mask_text(str(endpoint.get("address")))
+    embedded = endpoint.get("embedded")  # its port is another in each run
+    found.facts["endpoint/address"] = "embedded" if embedded else mask_text(str(endpoint.get("address")))
     found.facts["endpoint/models"] = _word(readiness.get("models", ()))
     reached = [str(rung["name"]) for rung in readiness.get("rungs", ()) if rung.get("reached_s") is not None]
     found.facts["endpoint/reached"] = reached[-1] if reached else "nothing"

@@ -39,6 +39,20 @@ def test_embedded_endpoint_passes(tmp_path: Path) -> None:
     assert judged.exit_status == 0
 
 
+def test_embedded_endpoint_is_the_same_in_the_next_run(tmp_path: Path) -> None:
+    """Its port is another each time, which is no change; its speed is whatever else this machine does."""
+    judge(tmp_path, "--gpu-host=local", "--gpu-endpoint=embedded")
+    compared = judge(
+        tmp_path,
+        *("--gpu-host=local", "--gpu-endpoint=embedded", "--gpu-baseline=judged.json"),
+        name="again.json",
+    )
+    outcomes = compared.of_host("local")
+    name = "test_nothing_changed_beside_what_was_meant[endpoint]"
+    assert outcomes.outcomes[name] in ("passed", "failed"), compared.output
+    assert "endpoint/address" not in outcomes.messages.get(name, "") + compared.output
+
+
 def test_expected_model_is_judged(tmp_path: Path, server: EmbeddedServer) -> None:
     """Id, context, speculation and speed against the inventory: right ones pass, wrong ones fail, each alone."""
     right = "id = 'tiny-times'\nmax_model_len = 512\nspeculation = { mean_accepted_length_min = 2.0 }"
