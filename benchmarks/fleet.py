@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -138,14 +137,14 @@ def measure(
                 peaks[0] = max(peaks[0], _pss_mb(process.pid))
 
         sampler = threading.Thread(target=sample)
-        if watched:
-            sampler.start()
+        if not watched:
+            ended.set()
+        sampler.start()
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
         ended.set()
-        if watched:
-            sampler.join()
+        sampler.join()
         out.seek(0)
         text = out.read().decode(errors="replace")
     if process.returncode not in statuses:
@@ -372,14 +371,19 @@ def _compare(console: Console, bench: Bench, count: int, repeat: int, *, suite: 
             seen["Ansible ping, pipelined"] = [bench.ansible(count, kex)]
             seen["pyinfra, 10 facts (paramiko)"] = [bench.pyinfra(count, kex)]
         for what, runs in seen.items():
-            middle = sorted(runs, key=lambda run: run.wall_s)[len(runs) // 2]
+            middle = _middle(runs)
             watched = memory.get(what, middle)
             sizes = f"{watched.peak_mb:.0f}", f"{watched.own_peak_mb:.0f}"
             table.add_row(kex, what, f"{middle.wall_s:.1f}", f"{middle.cpu_s:.1f}", *sizes)
-        theirs, ours = (statistics.median(run.wall_s for run in seen[what]) for what in ways)
+        theirs, ours = (_middle(seen[what]).wall_s for what in ways)
         ratios.append(f"{kex}: ours {ours / theirs:.2f} x asyncssh")
     console.print(table)
     console.print("; ".join(ratios))
+
+
+def _middle(runs: Sequence[Measured]) -> Measured:
+    """Give the run of median time; of an even number, the slower of the middle two."""
+    return sorted(runs, key=lambda run: run.wall_s)[len(runs) // 2]
 
 
 def _growth(console: Console, bench: Bench, numbers: Sequence[int]) -> None:

@@ -41,7 +41,9 @@ class Aim(NamedTuple):
 def _gpu_target(request: pytest.FixtureRequest) -> Aim:
     if RUN not in request.config.stash:
         pytest.skip("no host: name one with --gpu-host")
-    return Aim(request.param, request.config.stash[RUN].hosts[request.param.host])
+    host = request.config.stash[RUN].hosts[request.param.host]
+    host.capture.check_reached()
+    return Aim(request.param, host)
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +54,6 @@ def gpu_host(_gpu_target: Aim) -> GpuHost:
     Raises:
         UnreachableError, ProbeError: The host gave no answer.
     """
-    _gpu_target.host.capture.check_reached()
     return _gpu_target.host
 
 
@@ -71,8 +72,7 @@ def gpu_expect(gpu_host: GpuHost) -> Expectation:
 def value_fixture(name: str, doc: str) -> Any:
     @pytest.fixture(scope="session", name=name)
     def give(_gpu_target: Aim) -> object:
-        target, host = _gpu_target
-        host.capture.check_reached()
+        target = _gpu_target.target
         if target.nothing:
             pytest.skip(target.nothing)
         return target.value

@@ -514,8 +514,11 @@ class Run:
             Findings, causes first; () if nothing wrong was seen. Shape (n,).
         """
         host = self.hosts[alias]
-        gathered, found = self._diagnosed.get(alias, (None, ()))
-        return found if gathered is not None and gathered == host.gathered() else self._diagnose(host)
+        if alias in self._diagnosed:
+            gathered, found = self._diagnosed[alias]
+            if gathered == host.gathered():
+                return found
+        return self._diagnose(host)
 
     def _diagnose(self, host: GpuHost) -> tuple[Finding, ...]:
         from pytest_gpuinfra.diagnosis_input import findings_of

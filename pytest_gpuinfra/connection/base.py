@@ -34,7 +34,6 @@ NO_PYTHON = "gpuinfra-no-python3"
 HOST_REACHED = "gpuinfra-host-reached"
 _BOOTSTRAP = """
 import sys
-sys.dont_write_bytecode = True
 sys.path[:] = [place for place in sys.path if place]
 import os
 def take(size):

@@ -44,7 +44,6 @@ VIA = re.compile(
 def import_torch(backend):
     """Import torch; gives what is to be told about it, or the reason why there is none to use."""
     began = time.monotonic()
-    sys.dont_write_bytecode = True  # nothing of ours may stay there
     try:
         import torch
         import torch.distributed

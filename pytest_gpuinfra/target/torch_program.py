@@ -34,7 +34,6 @@ def import_torch():
     """Import torch; gives what is to be told about it, or the reason why there is none to use."""
     global torch  # noqa: PLW0603
     began = time.monotonic()
-    sys.dont_write_bytecode = True  # nothing of ours may stay there
     try:
         import torch as module
         import torch.distributed

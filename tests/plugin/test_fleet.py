@@ -213,7 +213,6 @@ def test_again(inner, gpu_kernel_release):
 """
 ALIVE = """
 import gc
-from collections import Counter
 alive = 0
 def pytest_runtest_setup(item):
     global alive
@@ -222,8 +221,8 @@ def pytest_runtest_setup(item):
         alive = sum(isinstance(thing, pytest.Function) for thing in gc.get_objects())
 def pytest_sessionfinish(session):
     kept = len(session.config.pluginmanager.get_plugin("terminalreporter").stats["passed"])
-    reports = Counter(id(thing) for thing in gc.get_objects() if isinstance(thing, pytest.TestReport))
-    (HERE / "alive.txt").write_text(f"{alive} {len(reports)} {kept}")
+    reports = sum(isinstance(thing, pytest.TestReport) for thing in gc.get_objects())
+    (HERE / "alive.txt").write_text(f"{alive} {reports} {kept}")
 """
 
 
