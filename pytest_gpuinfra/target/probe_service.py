@@ -238,11 +238,15 @@ def read_opened(home, prefixes):
 
 def start_python(main, pids, names):
     """Start the unit's own Python as its main process was started, and see what it starts with."""
+    unread = None
     for pid in [main] * (main in pids) + [pid for pid in pids if pid != main]:
-        exe = read_link("/proc/%d/exe" % pid).get("t", "")
+        link = read_link("/proc/%d/exe" % pid)
+        exe = link.get("t", "")
+        if "e" in link and not link["e"].startswith("ENOENT"):  # it has ended
+            unread = {"e": "%s: /proc/%d/exe" % (link["e"], pid)}
         if re.match(r"(?:python|pypy)[\d.]*\Z", os.path.basename(exe)):
             return run_startup(pid, exe, names)
-    return {"e": "ENOENT: none of the unit's %d processes is a Python" % len(pids)}
+    return unread or {"e": "ENOENT: none of the unit's %d processes is a Python" % len(pids)}
 
 
 def run_startup(pid, exe, names):
