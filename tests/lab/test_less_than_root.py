@@ -288,8 +288,8 @@ attempt("mount", lambda: libc.mount(b"none", b"/mnt", b"tmpfs", 0, None))
 attempt("chroot", lambda: os.chroot("/"))
 attempt("make a device node", lambda: os.mknod("/tmp/gpuinfra-node", 0o20666, os.makedev(1, 1)))
 attempt("signal PID 1", lambda: os.kill(1, 0))
-attempt("attach to PID 1", lambda: libc.ptrace(16, 1, 0, 0))
-attempt("attach to another user's process", lambda: libc.ptrace(16, int(PLAN["other"]), 0, 0))
+attempt("seize PID 1", lambda: libc.ptrace(0x4206, 1, 0, 0))
+attempt("seize another user's process", lambda: libc.ptrace(0x4206, int(PLAN["other"]), 0, 0))
 attempt("write PID 1's memory", lambda: write("/proc/1/mem", os.O_RDWR))
 attempt("read another user's environment", lambda: write("/proc/%s/environ" % PLAN["other"], os.O_RDONLY))
 attempt("enter PID 1's namespaces", lambda: libc.setns(os.open("/proc/1/ns/mnt", os.O_RDONLY), 0))
@@ -402,6 +402,39 @@ def test_no_other_command_is_granted(reading_host: NspawnHost) -> None:
     assert set(ran) == {"the granted one"}
     assert f"CapPrm:\t{CAPABILITIES}\n" in ran["the granted one"]
     assert "Uid:\t1000\t1000\t1000\t1000\n" in ran["the granted one"]
+
+
+OWN_SERVICE = r"""
+site=/home/op/.local/lib/python3.11/site-packages
+install -d -o op -g op /home/op/.local /home/op/.local/lib /home/op/.local/lib/python3.11 $site
+echo 'import os; open("/tmp/starts", "a").write(open("/proc/self/status").read())' >$site/spy.pth
+cat >/etc/systemd/system/own.service <<'UNIT'
+[Service]
+Type=exec
+User=op
+ExecStart=/usr/bin/python3 -c "import time; time.sleep(1e9)"
+UNIT
+systemctl daemon-reload
+systemctl restart own
+until [ -s /tmp/starts ]; do sleep 0.05; done
+rm -f /tmp/starts
+"""
+"""A service of the very account that logs in; each start of its Python writes down which rights it has."""
+
+
+def test_service_of_the_account_itself_gets_no_capability(reading_host: NspawnHost, tmp_path: Path) -> None:
+    """Its Python is started to see what it starts with, and has nothing of what the reader was given."""
+    reading_host.shell(OWN_SERVICE)
+    expect = 'service.python = "/usr/bin/python3*"\n\n[defaults]\nservice = "own"\n'
+    arguments = ("--gpu-level=passive", "--gpu-sudo-read", str(SUITES / "serving"))
+    seen = judge(reading_host, "nspawn", tmp_path, user="op", expect=expect, arguments=arguments)
+    starts = reading_host.shell("cat /tmp/starts; rm -r /tmp/starts /home/op/.local; systemctl stop own").stdout
+
+    assert seen.outcomes["test_python_is_the_expected_one[]"] == "passed", seen.output
+    assert "CapEff:" in starts
+    assert {line.split()[1] for line in starts.splitlines() if line.startswith(("CapPrm", "CapEff", "CapAmb"))} == {
+        f"{0:016x}"
+    }
 
 
 def test_missing_sudoers_file_is_named(booted_lab_host: NspawnHost, tmp_path: Path) -> None:
