@@ -197,10 +197,11 @@ def report(recording: str, output: tuple[str, ...], hosts: tuple[str, ...]) -> N
     "--gpu-host", "name", required=True, metavar="HOST", help="as pytest's --gpu-host; one that is known good"
 )
 @click.option("--alias", metavar="NAME", help="what the host is to be called (default: made of HOST)")
-@click.option("--gpu-sudo", "sudo", is_flag=True, help="read what needs root through `sudo -n`")
+@click.option("--gpu-sudo", "sudo", is_flag=True, help="be root there through `sudo -n`")
+@click.option("--gpu-sudo-read", "read", is_flag=True, help="only read what root reads, as pytest's --gpu-sudo-read")
 @click.option("--gpu-ssh-config", "ssh_config", metavar="FILE", help="config file for ssh(1)")
 @click.option("-o", "--output", type=click.Path(), help="write there (default: here); a file that exists is kept")
-def init(name: str, alias: str | None, sudo: bool, ssh_config: str | None, output: str | None) -> None:
+def init(name: str, alias: str | None, sudo: bool, read: bool, ssh_config: str | None, output: str | None) -> None:
     """
     Write a first inventory from a host that is known to be good, or from a recording (replay:FILE).
 
@@ -219,7 +220,8 @@ def init(name: str, alias: str | None, sudo: bool, ssh_config: str | None, outpu
         raise click.UsageError(f"{output} exists; name another file, or take it away first")
     try:
         selected = select_hosts([name], Inventory(), "")
-        run = Run(Settings(level="passive", sudo=sudo, ssh_config=ssh_config), {host.alias: host for host in selected})
+        settings = Settings(level="passive", sudo="read" if read else sudo, ssh_config=ssh_config)
+        run = Run(settings, {host.alias: host for host in selected})
         run.extra_requests = lambda: [UNITS]
         try:
             run.capture_all()
@@ -250,6 +252,24 @@ def init(name: str, alias: str | None, sudo: bool, ssh_config: str | None, outpu
 
 def _declared_address(host: GpuHost) -> str | None:
     return host.selected.spec.address
+
+
+@main.command()
+@click.option("--user", required=True, metavar="NAME", help="the account that logs in on the targets")
+@click.option("--group", metavar="NAME", help="its primary group there (default: of the same name)")
+def sudoers(user: str, group: str | None) -> None:
+    """
+    Print a sudoers file for pytest's --gpu-sudo-read; nothing is installed.
+
+    With it the account may read every file and the kernel's log of a target. It stays itself: it is not root, and
+    writes nothing that it cannot write without. docs/security.md has what is then still not seen.
+    """
+    from pytest_gpuinfra.connection.rights import sudoers_text
+
+    try:
+        click.echo(sudoers_text(user, group or user), nl=False)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 @main.command()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from pytest_gpuinfra.connection.rights import Sudo
 from pytest_gpuinfra.connection.ssh import SshConnection
 
 _PLAIN_DESTINATION = re.compile(r"(ssh://)?([\w.-]+@)?[A-Za-z0-9][\w.-]*(?(1)(:\d+)?)")
@@ -18,7 +19,7 @@ _OTHER_WORDS = ("all", "local")
 
 
 def open_plain_destinations(
-    names: Iterable[str], inventory: Path, *, ssh_config: str | None, sudo: bool, connect_timeout_s: float
+    names: Iterable[str], inventory: Path, *, ssh_config: str | None, sudo: Sudo, connect_timeout_s: float
 ) -> dict[str, SshConnection]:
     """
     Begin to log in to what can only be ssh destinations.

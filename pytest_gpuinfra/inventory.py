@@ -187,7 +187,11 @@ class HostSpec(_Model):
         '"{alias}" in it stands for the alias: "root@{alias}.mgmt.example.org"',
     )
     group: str | None = Field(None, description="a name under [groups] whose keys apply where the host has none")
-    sudo: bool = Field(False, description="read what needs root through `sudo -n`")
+    sudo: bool | Literal["read"] = Field(
+        False,
+        description='true: be root through `sudo -n`; "read": only read what root reads, by the sudoers file that '
+        "`gpuinfra sudoers` prints (docs/security.md)",
+    )
     endpoint: str | None = Field(
         None,
         pattern="^https?://",

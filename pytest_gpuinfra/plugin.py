@@ -56,7 +56,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="highest level of checks that may run: passive reads, active also loads GPUs and asks the endpoint "
         "for a short while, disruptive also restarts things (default: active)",
     )
-    group.addoption("--gpu-sudo", action="store_true", help="on the targets, read what needs root through `sudo -n`")
+    group.addoption("--gpu-sudo", action="store_true", help="on the targets, be root through `sudo -n`")
+    group.addoption(
+        "--gpu-sudo-read",
+        dest="gpu_sudo",
+        action="store_const",
+        const="read",
+        default=False,
+        help="on the targets, only read what root reads: every file and the kernel's log, as the account that logs in, "
+        "by the sudoers file that `gpuinfra sudoers` prints. What this cannot read ends in ERROR and says so "
+        "(docs/security.md)",
+    )
     group.addoption("--gpu-ssh-config", metavar="FILE", help="config file for ssh(1), in place of your own (ssh -F)")
     group.addoption(
         "--gpu-connect-timeout",

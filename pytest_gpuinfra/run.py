@@ -18,6 +18,7 @@ from pytest_gpuinfra.capture import Capture, Request
 from pytest_gpuinfra.captures import Standing, capture_many
 from pytest_gpuinfra.connection.base import PipeConnection
 from pytest_gpuinfra.connection.local import LocalConnection
+from pytest_gpuinfra.connection.rights import Sudo
 from pytest_gpuinfra.connection.ssh import SshConnection, close_sockets
 from pytest_gpuinfra.errors import GpuInfraError, ProbeError
 from pytest_gpuinfra.inventory import parse_inventory
@@ -49,7 +50,7 @@ class Settings:
 
     Attributes:
         level: Highest level of checks that may run, one of LEVELS.
-        sudo: Run everything through `sudo -n`, also where the inventory does not ask for it.
+        sudo: Which rights everything runs with on the targets; False leaves it to the inventory.
         ssh_config: Config file for ssh(1) in place of the user's own; None for that.
         connect_timeout_s: Seconds until the target must have started python3.
         deadline_s: Seconds for the capture, once that has started.
@@ -68,7 +69,7 @@ class Settings:
     """
 
     level: str = "active"
-    sudo: bool = False
+    sudo: Sudo = False
     ssh_config: str | None = None
     connect_timeout_s: float = 30.0
     deadline_s: float = 60.0

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+from pytest_gpuinfra.connection.rights import READ_PYTHONS, Sudo, sudo_prefix
 from pytest_gpuinfra.errors import CommandTimeout, ProbeError
 
 OnOutput = Callable[[str, str], None]
@@ -198,7 +199,7 @@ def runner_source() -> str:
     return (Path(__file__).parent.parent / "target" / "runner.py").read_text(encoding="utf-8")
 
 
-def remote_command(*, sudo: bool = False) -> str:
+def remote_command(*, sudo: Sudo = False) -> str:
     """
     Give the one line that a login shell of any kind on the target is asked to run.
 
@@ -231,14 +232,15 @@ def nested_command(enter: Sequence[str], *, sudo: bool = False) -> str:
     )
 
 
-def _python_script(*, sudo: bool = False) -> str:
+def _python_script(*, sudo: Sudo = False) -> str:
     code = _BOOTSTRAP.encode().hex()
     python = "import sys;exec(bytes.fromhex(sys.argv[1]).decode())"
-    prefix = "sudo -n " if sudo else ""
+    pythons = " ".join(READ_PYTHONS) if sudo == "read" else "python3 /usr/libexec/platform-python"
+    start = f'{sudo_prefix(sudo)}$p -BS -c "{python}" {code} pytest-gpuinfra'
     return (
         f"PATH=$PATH:{SBIN}; export PATH; "
-        f"for p in python3 /usr/libexec/platform-python; do "
-        f'if command -v $p >/dev/null 2>&1; then exec {prefix}$p -BS -c "{python}" {code} pytest-gpuinfra; fi; done; '
+        f"for p in {pythons}; do "
+        f"if command -v $p >/dev/null 2>&1; then exec {start}; fi; done; "
         f"echo {NO_PYTHON}; exit 127"
     )
 
@@ -335,13 +337,13 @@ class PipeConnection:
 
     Args:
         name: Alias of the host, for messages.
-        sudo: Run everything through `sudo -n`.
+        sudo: Which rights everything runs with.
         connect_timeout_s: Seconds until the runner must have spoken; covers login and slow shells.
         max_sessions: Commands at the same time at most, below sshd's MaxSessions (10 by default).
     """
 
     def __init__(
-        self, name: str, *, sudo: bool = False, connect_timeout_s: float = 30.0, max_sessions: int = 8
+        self, name: str, *, sudo: Sudo = False, connect_timeout_s: float = 30.0, max_sessions: int = 8
     ) -> None:
         self.name = name
         self.round_trips = 0

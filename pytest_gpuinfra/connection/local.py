@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pytest_gpuinfra.connection.base import NO_PYTHON, PipeConnection, remote_command
-from pytest_gpuinfra.errors import ProbeError, UnreachableError
+from pytest_gpuinfra.connection.rights import explain_refusal
+from pytest_gpuinfra.errors import ProbeError
 
 
 class LocalConnection(PipeConnection):
@@ -26,12 +27,7 @@ class LocalConnection(PipeConnection):
                 f"{self.name}: no python3 in the PATH",
                 remedy="put python3 in /usr/bin or in the PATH of this run",
             )
-        if self.sudo and "sudo" in said:
-            return UnreachableError(self.name, f"sudo -n refused: {said.strip()[-200:]}", remedy=SUDO_REMEDY)
-        return ProbeError(
+        return explain_refusal(self.name, self.sudo, said) or ProbeError(
             f"{self.name}: python3 ended with status {exit_status} before it ran anything: {said.strip()[-400:]!r}",
             remedy="run `python3 -c pass` by hand on this machine",
         )
-
-
-SUDO_REMEDY = "allow this user `sudo -n python3` (NOPASSWD in sudoers), or leave --gpu-sudo out"

@@ -89,7 +89,7 @@ def connect_container(outer: Connection, container: Container) -> Connection:
     """
     if not isinstance(outer, (LocalConnection, SshConnection)):
         raise ProbeError(f"{outer.name}: nothing is known of how to enter {container} over a {type(outer).__name__}")
-    sudo, connect_timeout_s = outer.sudo, outer.connect_timeout_s
+    sudo, connect_timeout_s = outer.sudo is True, outer.connect_timeout_s
     if container.kind == "ssh":
         through = outer.jump_command() if isinstance(outer, SshConnection) else None
         return SshConnection(

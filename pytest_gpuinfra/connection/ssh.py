@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_gpuinfra.connection.base import NO_PYTHON, TIMED_OUT_MARK, PipeConnection, remote_command
-from pytest_gpuinfra.connection.local import SUDO_REMEDY
+from pytest_gpuinfra.connection.rights import Sudo, explain_refusal
 from pytest_gpuinfra.errors import ProbeError, UnreachableError
 
 _FAILURES = (
@@ -83,7 +83,7 @@ class SshConnection(PipeConnection):
         destination: str,
         *,
         config: str | None = None,
-        sudo: bool = False,
+        sudo: Sudo = False,
         connect_timeout_s: float = 30.0,
         proxy_command: str | None = None,
         shared: bool = True,
@@ -163,8 +163,9 @@ class SshConnection(PipeConnection):
                 f"no python3 had started there within {self.connect_timeout_s:g} s{heard}",
                 remedy="see whether its login shell or its network is slow, and raise --gpu-connect-timeout" + by_hand,
             )
-        if self.sudo and "sudo:" in lowered:
-            return UnreachableError(self.name, f"sudo -n refused: {said.strip()[-200:]}", remedy=SUDO_REMEDY)
+        refusal = explain_refusal(self.name, self.sudo, said)
+        if refusal is not None:
+            return refusal
         if exit_status == 255:
             for sign, meaning, remedy in _FAILURES:
                 if sign in lowered:

@@ -75,7 +75,11 @@ def _told(reading: Reading, name: str) -> str:
     text = reading.require(remedy="is this the host of the container, and its tool in the PATH?")
     said = f"{text}\n{reading.stderr}"
     if reading.exit_status and _NONE.search(said):
-        raise FactUnavailable(reading.source, f"there is no container {name}: {said.strip()[-200:]}")
+        raise FactUnavailable(
+            reading.source,
+            f"there is no container {name}: {said.strip()[-200:]}",
+            remedy="correct its name; to an account other than root its tool may show no container (--gpu-sudo)",
+        )
     return reading.require_success(remedy="asking for containers needs root (--gpu-sudo)").strip()
 
 

@@ -47,7 +47,7 @@ def parse_python_start(reading: Reading) -> PythonStart:
         FactUnavailable: None of the unit's processes is a Python, or it did not start.
         ParseError: The text has another shape.
     """
-    seen = load_json(reading, remedy="start the service's Python by hand, as its user")
+    seen = load_json(reading, remedy="start the service's Python by hand, as its user, or look as root")
     try:
         return PythonStart(
             int(seen["pid"]),

@@ -66,10 +66,12 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sy
                   "files": found, "environ": dict(os.environ)}))
 """
 BECOME = """
-import os, sys
-os.setgroups([])
-os.setgid(int(sys.argv[2]))
-os.setuid(int(sys.argv[1]))
+import ctypes, os, sys
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(int(sys.argv[2]))
+    os.setuid(int(sys.argv[1]))
+ctypes.CDLL(None).prctl(47, 4, 0, 0, 0)  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL: it reads no more than its user
 os.execv(sys.argv[3], sys.argv[3:])
 """
 _FLAGS = re.compile(r"-[EIsSOuBP]+\Z")
@@ -238,11 +240,15 @@ def read_opened(home, prefixes):
 
 def start_python(main, pids, names):
     """Start the unit's own Python as its main process was started, and see what it starts with."""
+    unread = None
     for pid in [main] * (main in pids) + [pid for pid in pids if pid != main]:
-        exe = read_link("/proc/%d/exe" % pid).get("t", "")
+        link = read_link("/proc/%d/exe" % pid)
+        exe = link.get("t", "")
+        if "e" in link and not link["e"].startswith("ENOENT"):  # it has ended
+            unread = {"e": "%s: /proc/%d/exe" % (link["e"], pid)}
         if re.match(r"(?:python|pypy)[\d.]*\Z", os.path.basename(exe)):
             return run_startup(pid, exe, names)
-    return {"e": "ENOENT: none of the unit's %d processes is a Python" % len(pids)}
+    return unread or {"e": "ENOENT: none of the unit's %d processes is a Python" % len(pids)}
 
 
 def run_startup(pid, exe, names):
@@ -264,7 +270,7 @@ def run_startup(pid, exe, names):
     status = read_file(home + "status", 1 << 16).get("t", "")
     uid, gid = (int(re.search(r"^%s:\s+(\d+)" % key, status, re.M).group(1)) for key in ("Uid", "Gid"))
 
-    if os.getuid() == 0 and (uid, gid) != (0, 0):
+    if os.getuid() != 0 or (uid, gid) != (0, 0):
         argv = [sys.executable, "-I", "-B", "-S", "-c", BECOME, str(uid), str(gid), *argv]
     try:
         process = subprocess.Popen(
