@@ -28,7 +28,7 @@ class Replay:
 
     Attributes:
         name: What tells it from the others, in the same words before and after.
-        files: Contents by name of the file in the run's directory; "hosts.json" is what is replayed.
+        files: Contents by name of the file in the run's directory; "hosts.json" is replayed, "baseline.json" compared with.
         folders: Folders to copy beside them.
         arguments: More arguments for pytest.
     """
@@ -65,7 +65,8 @@ def committed() -> Iterator[Replay]:
 def made(directory: Path) -> Iterator[Replay]:
     """Give what `keep` has kept."""
     for folder in sorted(directory.iterdir()):
-        yield Replay(folder.name, {file.name: file.read_text() for file in sorted(folder.iterdir())})
+        files = {file.name: file.read_text() for file in sorted(folder.iterdir())}
+        yield Replay(folder.name, files, arguments=["--gpu-baseline=baseline.json"] if "baseline.json" in files else [])
 
 
 def is_recording(text: str) -> bool:
@@ -93,7 +94,7 @@ def keep(directory: Path, tests: Sequence[str]) -> int:
 
 
 def keep_from(temporary: Path, directory: Path) -> int:
-    """Keep the recordings of pytest's temporary folders: of each folder those that nobody has judged, if there are any."""
+    """Keep the recordings of pytest's temporary folders: of each folder those that nobody has judged, if any."""
     seen = {host for replay in committed() for host in _hosts(replay.files["hosts.json"])}
     files = {file: json.loads(file.read_text()) for file in temporary.rglob("*.json") if _is_input(file)}
     inputs = {file.parent for file, document in files.items() if not document["results"]}
@@ -109,6 +110,8 @@ def keep_from(temporary: Path, directory: Path) -> int:
         shutil.copy(file, folder / "hosts.json")
         for inventory in file.parent.glob("gpuinfra.toml"):
             shutil.copy(inventory, folder)
+        if file.name == "after.json" and (before := file.with_name("before.json")).exists():
+            shutil.copy(before, folder / "baseline.json")
     return kept
 
 
