@@ -28,7 +28,7 @@ class Replay:
 
     Attributes:
         name: What tells it from the others, in the same words before and after.
-        files: Contents by name of the file in the run's directory: "hosts.json" is replayed, "baseline.json" a baseline.
+        files: Contents by name of the file in the run's folder: "hosts.json" is replayed, "baseline.json" a baseline.
         folders: Folders to copy beside them.
         arguments: More arguments for pytest.
     """
