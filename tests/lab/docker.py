@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import Self
 
 from .host_files import INNER
 from .image import LabError, ensure_image, install_packages, require_root
+from .leftovers import note, remove_leftovers
 
 NAME = "gpuinfra-ct1"
 
@@ -34,6 +34,8 @@ class DockerHost:
     def __enter__(self) -> Self:
         require_root()
         install_packages("controller-docker")
+        remove_leftovers()
+        self._note = note(self.folder)
         try:
             self._start()
         except BaseException:
@@ -65,6 +67,7 @@ class DockerHost:
                  "--iptables=false", "--bridge=none", "--storage-driver=vfs"],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
+        self._note = note(folder, self._daemon.pid)
         limit = time.monotonic() + 30
         while not (folder / "socket").exists() or "Server" not in self.docker("version", check=False):
             if self._daemon.poll() is not None or time.monotonic() > limit:
@@ -92,7 +95,4 @@ class DockerHost:
                 self._daemon.kill()
                 self._daemon.wait()
             self._daemon = None
-        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for mount in reversed([mount for mount in mounts if mount.startswith(str(self.folder))]):
-            subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._note.remove()

@@ -11,6 +11,7 @@ from typing import Any
 
 from .faults import ALL, FAULTS, LOG, Fault, do, matches
 from .judge import LabOutcomes, judge
+from .proofs import HOST, wait_until_held
 
 PROPERTY = "lab_fault"
 """Name under which a test's report carries what a row has shown; text of JSON, so that xdist passes it on."""
@@ -75,6 +76,7 @@ def run_fault(fault: Fault, host: Any, healthy: Healthy) -> Seen:
         before = healthy.judge(host, fault.tier, fault.expect)
     try:
         do(fault.inject, host)
+        wait_until_held(fault.name, HOST[fault.name], host)
         after = judge(
             host, fault.tier, healthy.directory, expect=fault.expect, user=fault.user, arguments=fault.arguments
         )

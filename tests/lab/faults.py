@@ -105,7 +105,7 @@ def shell_says(text: str) -> str:
 
 def sshd_has(line: str) -> str:
     """Add a line to sshd's configuration."""
-    return f"echo {shlex.quote(line)} >/etc/ssh/sshd_config.d/00-fault.conf && systemctl reload ssh"
+    return f"echo {shlex.quote(line)} >/etc/ssh/sshd_config.d/00-fault.conf && systemctl restart ssh"
 
 
 def made(path: str, text: str) -> str:
@@ -221,26 +221,66 @@ def login_shell(path: str) -> str:
     return f"{edited} && mount --bind /run/lab-passwd /etc/passwd"
 
 
-# More than the ring buffer holds, as fast as the journal takes it, and faster.
-_FLOOD = """sysctl -q kernel.printk_devkmsg=on
+# More than the ring buffer holds: a little at a time, each taken by the journal before the next is written.
+SLOW_FLOOD = """sysctl -q kernel.printk_devkmsg=on
 python3 -c "
-import time
-with open('/dev/kmsg', 'w', buffering=1) as log:
-    for number in range(COUNT):
-        log.write('<6>lab: filler %d %s\\n' % (number, 'x' * SIZE))
-        if number % 10 == 9:
-            time.sleep(PAUSE)
+import subprocess
+for number in range(300):
+    with open('/dev/kmsg', 'w') as log:
+        log.write('<6>lab: filler %d %s\\n' % (number, 'x' * 900))
+    if number % 25 == 24:
+        subprocess.check_call(['journalctl', '--sync'])
 "
+"""
+# The journal is stopped until the ring buffer has lost records that it has not read.
+FAST_FLOOD = """sysctl -q kernel.printk_devkmsg=on
+python3 -c "
+import os, signal, sys
+journal = int(sys.argv[1])
+
+
+def first():
+    log = os.open('/dev/kmsg', os.O_RDONLY | os.O_NONBLOCK)
+    while True:
+        try:
+            number = int(os.read(log, 8192).split(b',')[1])
+        except BrokenPipeError:
+            continue
+        os.close(log)
+        return number
+
+
+def last():
+    log = os.open('/dev/kmsg', os.O_RDONLY | os.O_NONBLOCK)
+    found = 0
+    while True:
+        try:
+            found = int(os.read(log, 8192).split(b',')[1])
+        except BrokenPipeError:
+            continue
+        except BlockingIOError:
+            os.close(log)
+            return found
+
+
+os.kill(journal, signal.SIGSTOP)
+try:
+    read = last()
+    while first() <= read + 100:
+        for number in range(200):
+            with open('/dev/kmsg', 'w') as log:
+                log.write('<6>lab: filler %d %s\\n' % (number, 'x' * 200))
+finally:
+    os.kill(journal, signal.SIGCONT)
+" "$(systemctl show -p MainPID --value systemd-journald)"
 journalctl --sync
 """
-SLOW_FLOOD = _FLOOD.replace("COUNT", "250").replace("SIZE", "900").replace("PAUSE", "0.2")
-FAST_FLOOD = _FLOOD.replace("COUNT", "3000").replace("SIZE", "200").replace("PAUSE", "0")
 KMSG_XID = "NVRM: Xid (PCI:0000:{}:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 FILE = "/etc/modprobe.d/gpu-iommu-identity.conf"
 PORT = "/sys/devices/pci0000:00/0000:00:01.1"
 GPU = f"{PORT}/0000:01:00.0"
 UNLOG = "rm /var/log/journal/*/lab-fault.journal"
-UNDO_SSHD = "rm /etc/ssh/sshd_config.d/00-fault.conf && systemctl reload ssh"
+UNDO_SSHD = "rm /etc/ssh/sshd_config.d/00-fault.conf && systemctl restart ssh"
 UNDO_SHELL = "umount /root/.bashrc"
 NO_LOG_BEGIN = (
     "rm /var/log/journal/*/lab-boot.journal; tail -n +4 /usr/lib/lab/kernel-log | /usr/local/sbin/lab-kmsg --name=boot"

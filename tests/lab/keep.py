@@ -40,6 +40,7 @@ class Kept:
 
     def __init__(self, image: Image) -> None:
         RUN.mkdir(mode=0o755, exist_ok=True)
+        remove_ended()
         self._lock: IO[str]
         self._process: subprocess.Popen[bytes] | None = None
         for slot in range(1, SLOTS):
@@ -106,6 +107,27 @@ class Kept:
                     if len(numbers) == depth + 1 and numbers[-1] == "1":
                         found.append(pid)
         return found
+
+
+def remove_ended() -> list[Path]:
+    """
+    Remove what `keep.sh` could not, where it was killed too: folders and cgroups of slots that no process holds.
+
+    Every process of a host has its slot's lock open, so a lock that can be had is one of a host that has ended.
+    """
+    removed = []
+    for folder in RUN.glob("host-*"):
+        slot = RUN / f"slot-{folder.name.removeprefix('host-')}.lock"
+        if lock := _take_lock(slot):
+            for group in Path("/sys/fs/cgroup").glob(f"*/gpuinfra-lab-{folder.name}"):
+                for inner in [*sorted(group.rglob("*/"), reverse=True), group]:
+                    with contextlib.suppress(OSError):
+                        inner.rmdir()
+            shutil.rmtree(folder, ignore_errors=True)
+            slot.unlink(missing_ok=True)
+            lock.close()
+            removed.append(folder)
+    return removed
 
 
 def _take_lock(path: Path) -> IO[str] | None:

@@ -216,9 +216,10 @@ class NspawnHost:
     def fill(self, *, undo: bool = False) -> None:
         """Leave not a byte of room on the host's file system (/run and /tmp are others), or undo that."""
         (init,) = self._running.inits(1)
-        size = "50%" if undo else "$(df --block-size=1 --output=used . | tail -1)"
-        argv = ["nsenter", f"--target={init}", "--mount", f"--wd={self.folder}/mnt"]
-        subprocess.run([*argv, "sh", "-c", f"mount -o remount,size={size} ."], check=True, capture_output=True)
+        place = f"{self.folder}/mnt"  # named inside: nsenter's --wd is looked up on this side, where it is another disk
+        size = "50%" if undo else f"$(df --block-size=1 --output=used {place} | tail -1)"
+        argv = ["nsenter", f"--target={init}", "--mount", "sh", "-c", f"mount -o remount,size={size} {place}"]
+        subprocess.run(argv, check=True, capture_output=True)
 
     # Looking at it.
 

@@ -86,10 +86,9 @@ def _edit(*substitutions: str, restart: bool = False, ranks: int = 2) -> Callabl
     return inject
 
 
-def _shell(text: str, *, wait_s: float = 0.0) -> Callable[[ServiceLab], None]:
+def _shell(text: str) -> Callable[[ServiceLab], None]:
     def inject(lab: ServiceLab) -> None:
         lab.inside(text)
-        time.sleep(wait_s)
 
     return inject
 
@@ -230,7 +229,7 @@ FAULTS: dict[str, ServiceFault] = {
         says=("-OMP_NUM_THREADS=8", "+OMP_NUM_THREADS=4"),
     ),
     "environment file in effect": ServiceFault(
-        _shell("echo OMP_NUM_THREADS=8 >/etc/default/infer; systemctl restart infer", wait_s=1.0),
+        _shell("echo OMP_NUM_THREADS=8 >/etc/default/infer; systemctl restart infer"),
         (f"{VARIABLE}[OMP_NUM_THREADS]",),
         says=("'8'", "set by environment file /etc/default/infer"),
     ),
@@ -285,7 +284,7 @@ FAULTS: dict[str, ServiceFault] = {
         ("no_error_in_the_services_log[]",),
     ),
     "failed unit on the host": ServiceFault(
-        _host("systemd-run --unit=broken false; sleep 0.3"),
+        _host("systemd-run --unit=broken false"),
         ("no_unit_has_failed[host]",),
         says=("broken.service",),
         lasting=True,

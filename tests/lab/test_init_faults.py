@@ -18,6 +18,7 @@ from tests.plugin.conftest import Judged, judge_recording
 from .faults import HOST_UNITS, KERNEL_LOG, MADE_DEVICES, Fault, do, matches
 from .judge import SUITES
 from .nspawn import NspawnHost
+from .proofs import HOST, wait_until_held
 
 pytestmark = pytest.mark.lab
 FAULTS = (*HOST_UNITS, *MADE_DEVICES, *KERNEL_LOG[:2])
@@ -61,6 +62,8 @@ def judged(booted_lab_host: NspawnHost, tmp_path_factory: pytest.TempPathFactory
             do(fault.prepare, host)
         try:
             do(fault.inject if fault else None, host)
+            if fault:
+                wait_until_held(fault.name, HOST[fault.name], host)
             capture = capture_host(connection, spec, [], reached_by="lab", timeout_s=30.0)
         finally:
             connection.close()

@@ -8,12 +8,16 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_gpuinfra.capture import Capture
+from pytest_gpuinfra.inventory import HostSpec
 from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
 from pytest_gpuinfra.suites_path import suites_path
 from tests.plugin.conftest import HostOutcomes, Judged, judge_recording
 
 from .fault_run import PROPERTY
+from .image import LabError
 from .nspawn import NspawnHost
+from .proofs import SERVICE, holds, wait_until_held
 from .service_faults import FAULTS
 from .service_lab import ServiceLab
 
@@ -26,6 +30,18 @@ def alias(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
+def captured_with(name: str, lab: ServiceLab, spec: HostSpec) -> Capture:
+    """Bring about a fault, and take a capture before and after which it holds: a unit flaps for seconds only."""
+    for _ in range(5):
+        FAULTS[name].inject(lab)
+        wait_until_held(name, SERVICE[name], lab)
+        capture = lab.capture(spec, alias(name))
+        if holds(SERVICE[name], lab):
+            return capture
+        lab.restore()
+    raise LabError(f"the fault {name!r} held for no capture")
+
+
 @pytest.fixture(scope="module")
 def judged(booted_lab_host: NspawnHost, tmp_path_factory: pytest.TempPathFactory) -> Judged:
     """Bring about each fault on a prepared host, take one capture of it, and judge all of them in one run."""
@@ -35,9 +51,7 @@ def judged(booted_lab_host: NspawnHost, tmp_path_factory: pytest.TempPathFactory
     lab.prepare()
     for name in ("healthy", *FAULTS):
         spec = lab.spec(alias(name))
-        if name != "healthy":
-            FAULTS[name].inject(lab)
-        capture = lab.capture(spec, alias(name))
+        capture = lab.capture(spec, alias(name)) if name == "healthy" else captured_with(name, lab, spec)
         assert capture.round_trips == 1
         recorded[alias(name)] = RecordedHost(spec.model_dump(mode="json", exclude_defaults=True), capture)
         if name != "healthy" and FAULTS[name].lasting:
