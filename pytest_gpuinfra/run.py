@@ -639,7 +639,11 @@ class Run:
     @property
     def endpoint_addresses(self) -> set[str]:
         """Addresses of endpoints as the user wrote them, user information included."""
-        return {address for address in (self.settings.endpoint, *(h.spec.endpoint for h in self.selected.values())) if address}
+        return {
+            address
+            for address in (self.settings.endpoint, *(h.spec.endpoint for h in self.selected.values()))
+            if address
+        }
 
     def close(self) -> None:
         """End all connections and remove the private files."""

@@ -25,35 +25,284 @@ WINDOW = 4096
 
 _TRIGGERS = {  # beginning of a name's part: what may not follow it
     **dict.fromkeys(
-        "secret passw passphrase passcode passin passout pwd token key auth cred cookie sess connection connstr jwt "
-        "license licence community bearer csrf xsrf mnemonic phrase kennwort contrase senha webhook".split(),
+        [
+            "secret",
+            "passw",
+            "passphrase",
+            "passcode",
+            "passin",
+            "passout",
+            "pwd",
+            "token",
+            "key",
+            "auth",
+            "cred",
+            "cookie",
+            "sess",
+            "connection",
+            "connstr",
+            "jwt",
+            "license",
+            "licence",
+            "community",
+            "bearer",
+            "csrf",
+            "xsrf",
+            "mnemonic",
+            "phrase",
+            "kennwort",
+            "contrase",
+            "senha",
+            "webhook",
+        ],
         "",
     ),
-    **dict.fromkeys("pass pw sid psk sig sas dsn otp pin pat salt".split(), "(?![a-z])"),
+    **dict.fromkeys(["pass", "pw", "sid", "psk", "sig", "sas", "dsn", "otp", "pin", "pat", "salt"], "(?![a-z])"),
 }
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 NONE, WEAK, STRONG, PASSWORD, HEADER = range(5)
 _NEUTRAL = frozenset(
-    ["value", "values", "string", "str", "data", "base64", "b64", "plain", "plaintext", "raw", "text", "old", "new", "prod", "production", "dev", "staging", "test", "backup", "current", "default", "id", "binary", "encrypted", "hash", "hashed", "hex", "bytes", "content"]
+    [
+        "value",
+        "values",
+        "string",
+        "str",
+        "data",
+        "base64",
+        "b64",
+        "plain",
+        "plaintext",
+        "raw",
+        "text",
+        "old",
+        "new",
+        "prod",
+        "production",
+        "dev",
+        "staging",
+        "test",
+        "backup",
+        "current",
+        "default",
+        "id",
+        "binary",
+        "encrypted",
+        "hash",
+        "hashed",
+        "hex",
+        "bytes",
+        "content",
+    ]
 )
 _ABOUT = frozenset(
-    ["file", "files", "path", "paths", "dir", "directory", "env", "name", "names", "authentication", "policy", "length", "len", "age", "expiry", "expires", "expiration", "ttl", "type", "types", "format", "version", "url", "uri", "endpoint", "count", "counts", "size", "limit", "limits", "timeout", "enabled", "required", "algorithm", "parallelism", "fingerprint", "mode", "method", "methods", "provider", "providers", "ids", "index", "indices", "usage", "rate", "error", "errors", "ref", "status", "prompt", "agent", "socket", "sock", "ring", "store", "manager", "map", "class", "rotation", "level", "layer", "budget", "cache", "label", "labels", "interval", "needed", "min", "max"]
+    [
+        "file",
+        "files",
+        "path",
+        "paths",
+        "dir",
+        "directory",
+        "env",
+        "name",
+        "names",
+        "authentication",
+        "policy",
+        "length",
+        "len",
+        "age",
+        "expiry",
+        "expires",
+        "expiration",
+        "ttl",
+        "type",
+        "types",
+        "format",
+        "version",
+        "url",
+        "uri",
+        "endpoint",
+        "count",
+        "counts",
+        "size",
+        "limit",
+        "limits",
+        "timeout",
+        "enabled",
+        "required",
+        "algorithm",
+        "parallelism",
+        "fingerprint",
+        "mode",
+        "method",
+        "methods",
+        "provider",
+        "providers",
+        "ids",
+        "index",
+        "indices",
+        "usage",
+        "rate",
+        "error",
+        "errors",
+        "ref",
+        "status",
+        "prompt",
+        "agent",
+        "socket",
+        "sock",
+        "ring",
+        "store",
+        "manager",
+        "map",
+        "class",
+        "rotation",
+        "level",
+        "layer",
+        "budget",
+        "cache",
+        "label",
+        "labels",
+        "interval",
+        "needed",
+        "min",
+        "max",
+    ]
 )
-_NOT_PASS = frozenset(["compass", "bypass", "trespass", "overpass", "underpass", "surpass", "encompass", "lowpass", "highpass", "bandpass"])
+_NOT_PASS = frozenset(
+    [
+        "compass",
+        "bypass",
+        "trespass",
+        "overpass",
+        "underpass",
+        "surpass",
+        "encompass",
+        "lowpass",
+        "highpass",
+        "bandpass",
+    ]
+)
 _PASS = frozenset(["pass", "pw", "pwd", "psk", "passin", "passout", "cred", "creds", "credential", "credentials"])
 _OPEN_KEY = frozenset(
-    ["public", "pub", "primary", "foreign", "sort", "partition", "routing", "cache", "kernel", "registry", "hot", "group", "by", "host", "row", "hash", "object", "dict", "map", "index", "shard", "kv", "cached", "sorting", "lookup", "translation", "answer", "arrow", "modifier", "any", "each", "per", "known", "missing", "unknown", "duplicate", "invalid", "config", "metadata", "state"]
+    [
+        "public",
+        "pub",
+        "primary",
+        "foreign",
+        "sort",
+        "partition",
+        "routing",
+        "cache",
+        "kernel",
+        "registry",
+        "hot",
+        "group",
+        "by",
+        "host",
+        "row",
+        "hash",
+        "object",
+        "dict",
+        "map",
+        "index",
+        "shard",
+        "kv",
+        "cached",
+        "sorting",
+        "lookup",
+        "translation",
+        "answer",
+        "arrow",
+        "modifier",
+        "any",
+        "each",
+        "per",
+        "known",
+        "missing",
+        "unknown",
+        "duplicate",
+        "invalid",
+        "config",
+        "metadata",
+        "state",
+    ]
 )
 _OPEN_TOKEN = frozenset(
-    ["bos", "eos", "pad", "unk", "cls", "sep", "mask", "stop", "start", "end", "image", "audio", "video", "max", "min", "per", "num", "total", "next", "first", "last", "special", "prompt", "completion", "input", "output", "new", "begin", "of", "think", "thinking", "tool", "count", "n", "cached", "reasoning", "sampled", "decoder"]
+    [
+        "bos",
+        "eos",
+        "pad",
+        "unk",
+        "cls",
+        "sep",
+        "mask",
+        "stop",
+        "start",
+        "end",
+        "image",
+        "audio",
+        "video",
+        "max",
+        "min",
+        "per",
+        "num",
+        "total",
+        "next",
+        "first",
+        "last",
+        "special",
+        "prompt",
+        "completion",
+        "input",
+        "output",
+        "new",
+        "begin",
+        "of",
+        "think",
+        "thinking",
+        "tool",
+        "count",
+        "n",
+        "cached",
+        "reasoning",
+        "sampled",
+        "decoder",
+    ]
 )
 _JOINED_KEY = re.compile(
     r"(?:api|app|access|private|priv|auth|encryption|encrypt|crypt|ssh|licen[cs]e|secret|master|session|signing|sign|"
     r"account|service|client|server|wg|aes|hmac|ssl|tls|gpg|pgp|pre|preshared|shared|storage|subscription|luks)keys?\Z"
 )
-_JOINED_TOKEN = re.compile(r"(?:auth|access|refresh|id|hf|hub|bearer|session|csrf|xsrf|api|git\w*|bot|user|id)tokens?\Z")
+_JOINED_TOKEN = re.compile(
+    r"(?:auth|access|refresh|id|hf|hub|bearer|session|csrf|xsrf|api|git\w*|bot|user|id)tokens?\Z"
+)
 _WEAK_LAST = frozenset(
-    ["auth", "sig", "signature", "sas", "dsn", "jwt", "otp", "totp", "pin", "pat", "sid", "session", "community", "license", "licence", "bearer", "connection", "connstr", "salt", "csrf", "xsrf", "mnemonic", "sess", "webhook"]
+    [
+        "auth",
+        "sig",
+        "signature",
+        "sas",
+        "dsn",
+        "jwt",
+        "otp",
+        "totp",
+        "pin",
+        "pat",
+        "sid",
+        "session",
+        "community",
+        "license",
+        "licence",
+        "bearer",
+        "connection",
+        "connstr",
+        "salt",
+        "csrf",
+        "xsrf",
+        "mnemonic",
+        "sess",
+        "webhook",
+    ]
 )
 _KINDS = {}
 
@@ -153,14 +402,17 @@ _QUOTE = r"(?:\\{0,16}[\"'`]|&(?:quot|\#34|\#39|\#x27);|%2[27])"
 _SIGN = r"(?:=>|:=|={1,2}|:|%3[da]|\\{1,8}u003[da])"
 _NAMED = (
     r"(?:{})(?=([\w.\-]{{0,128}}))\1"
-    r"(?:((?:" + _QUOTE.replace("{", "{{").replace("}", "}}") + r")?\]?[ \t]{{0,64}}\n?[ \t]{{0,64}}(?<!\n[ \t])"
-    + _SIGN.replace("{", "{{").replace("}", "}}") + r"[ \t]{{0,64}}|>(?=[^<>\n]{{1,512}}</))"
+    r"(?:((?:"
+    + _QUOTE.replace("{", "{{").replace("}", "}}")
+    + r")?\]?[ \t]{{0,64}}\n?[ \t]{{0,64}}(?<!\n[ \t])"
+    + _SIGN.replace("{", "{{").replace("}", "}}")
+    + r"[ \t]{{0,64}}|>(?=[^<>\n]{{1,512}}</))"
     r"|([ \t]{{1,64}})(?=[^\s\"']{{0,64}}[0-9])(?=[^\s\"']{{8}}))"
 )
 _FLAG = (
     r"(?<![\w\-])--?[a-z0-9.\-]{{0,48}}?(?:{})(?=([\w\-]{{0,64}}))\1"
     r"(?:" + _QUOTE.replace("{", "{{").replace("}", "}}") + r"[ \t]{{0,8}},[ \t]{{0,8}}\n?[ \t]{{0,64}}(?=[\"'\\&])"
-    r"|[ \t]{{1,64}}|[ \t]{{0,8}}\\\n[ \t]{{0,64}})(?!-)"
+    r"|[ \t]{{0,8}}\\\n[ \t]{{0,64}}|[ \t]{{1,64}}(?!\\\n))(?!-)"
 )
 _LONG = 1 << 15
 _COMPILED = {}
@@ -191,7 +443,10 @@ def _pattern(form, pieces, text):
 
 
 _OPEN = re.compile(r"(?:[bBrRuUfF]{1,2}|\$)?(\"\"\"|'''|" + _QUOTE + r")")
-_BARE = re.compile(r"(?:[^\s\"'`\\<]{1,4096}|\\[^\"'`nrt]|\\(?=[nrt])[nrt](?![\w\s\[]|\Z)|<(?!/?[A-Za-z][A-Za-z0-9]{0,10}[\s/>])){0,1024}", re.S)
+_BARE = re.compile(
+    r"(?:[^\s\"'`\\<]{1,4096}|\\[^\"'`nrt]|\\(?=[nrt])[nrt](?![\w\s\[]|\Z)|<(?!/?[A-Za-z][A-Za-z0-9]{0,10}[\s/>])){0,1024}",
+    re.S,
+)
 _BARE_QUERY = re.compile(r"[^\s\"'`\\<&#]*")
 _BRACKET = re.compile(r"[\[\]{}]")
 _DIGEST = re.compile(
@@ -293,9 +548,18 @@ def _bare_end(text, start, name_start):
     end = match.end()
     if end - start >= 1024 and text[end : end + 1].strip() and text[end] not in "\"'`\\<":
         return _end_of_line(text, end)
-    while end > start and text[end - 1] in "),;}]" and text[start:end] != MASK:
-        end -= 1
-    return end
+    return start + len(_without_closers(text[start:end]))
+
+
+def _without_closers(value):
+    """Take off what closes what was opened before the value."""
+    bare = value.rstrip("),;}]")
+    if bare.endswith(MASK[:-1]):
+        return bare + "]"
+    for opener, closer in ("()", "{}", "[]"):
+        if bare.count(opener) > bare.count(closer) and value.startswith(closer, len(bare)):
+            return bare + closer
+    return bare
 
 
 def _header_end(text, start, enclosing):
@@ -329,19 +593,18 @@ def _span(text, start, name_start, kind, sign):
         closer = opened.group(1)
         more = end + len(closer)
         while text.startswith(closer, end) and text.startswith(("\\" + closer, closer), more) and len(closer) == 1:
-            more = _end_of_quoted(text, more + (text[more] == "\\") + 1, closer)  # 'a'\''b', "a""b"
-            end = more
-            more += 1
+            more += 3 if text.startswith("\\" + closer * 2, more) else 1 + (text[more] == "\\")
+            end = _end_of_quoted(text, more, closer)  # 'a'\''b', "a""b"
+            more = end + 1
         return inner, end, ""
     if kind == HEADER:
         return start, _header_end(text, start, enclosing if not quoted_name else ""), ""
     first = text[start : start + 1]
     if sign.startswith(">"):
         return start, text.find("<", start), ""
-    if first in ("|", ">") and text[start + 1 : start + 2].strip("+-") == "" and kind >= STRONG:
-        line = _end_of_line(text, start)
-        if not text[start:line].strip("|>+- \t0123456789") and line < len(text):
-            return line + 1, _end_of_block(text, line), ""
+    block = kind >= STRONG and re.compile(r"[|>][+\-0-9]{0,2}[ \t]{0,64}\n").match(text, start)
+    if block:
+        return block.end(), max(block.end(), _end_of_block(text, block.end() - 1)), ""
     if first and first in "[{" and not text.startswith(MASK, start):
         if kind >= STRONG:
             return start, _end_of_bracket(text, start), '"' if quoted_name and sign[0] == '"' else ""
@@ -369,6 +632,8 @@ def _mask_named(text, low):
         window = text[max(0, match.start() - 128) : match.start()]
         begin = match.start() - (len(window) - len(window.rstrip(_NAME_CHARACTERS)))
         kind = classify_name(text[begin:name_end])
+        if kind == WEAK:
+            kind = _with_word_before(window[: len(window.rstrip(_NAME_CHARACTERS))], text[begin:name_end])
         if kind == NONE:
             continue
         if kind == WEAK and text[begin:name_end] in ("PWD", "OLDPWD"):
@@ -399,6 +664,15 @@ def _mask_named(text, low):
         return text
     parts.append(text[done:])
     return "".join(parts)
+
+
+def _with_word_before(window, name):
+    """Classify a weak name by the word before it, too: "public key", "api key"."""
+    word = re.search(r"(?<![A-Za-z])([A-Za-z]{2,16}) \Z", window[-20:])
+    if word is None:
+        return WEAK
+    kind = classify_name(word.group(1) + "_" + name)
+    return kind if kind == NONE or word.group(1).lower() in ("api", "access", "private", "auth", "license") else WEAK
 
 
 def _mask_flags(text, low):
@@ -433,18 +707,95 @@ def _mask_flags(text, low):
 # ---------------------------------------------------------------- forms
 
 _FORMS = {}
-for _prefix in (
-    "hf_ api_org_ sk-proj- sk-ant- sk-or- sk-svcacct- sk-admin- sk-lf- sk_live_ sk_test_ rk_live_ rk_test_ ghp_ gho_ "
-    "ghu_ ghs_ ghr_ github_pat_ glpat- glrt- gldt- glptt- glcbt- gloas- glsa- glsa_ glc_ xoxa- xoxb- xoxe- xoxo- xoxp- "
-    "xoxr- xoxs- xapp- nvapi- pypi- npm_ dop_v1_ doo_v1_ dor_v1_ shpat_ shpca_ shppa_ shpss_ SG. ya29. hvs. hvb. hvr. "
-    "dckr_pat_ dckr_oat_ tskey- gsk_ r8_ xai- pplx- lin_api_ sbp_ ATATT3 ATCTT3 PMAK- NRAK- whsec_ rpa_ dapi ntn_ "
-    "figd_ GOCSPX- rubygems_ atlasv1. CFPAT- EAAC secret_ wandb_v1_ LTAI AKID cio_ vercel_ phx_ phc_ 1//0 "
-    "AGE-SECRET-KEY-"
-).split():
+for _prefix in [
+    "hf_",
+    "api_org_",
+    "sk-proj-",
+    "sk-ant-",
+    "sk-or-",
+    "sk-svcacct-",
+    "sk-admin-",
+    "sk-lf-",
+    "sk_live_",
+    "sk_test_",
+    "rk_live_",
+    "rk_test_",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "glrt-",
+    "gldt-",
+    "glptt-",
+    "glcbt-",
+    "gloas-",
+    "glsa-",
+    "glsa_",
+    "glc_",
+    "xoxa-",
+    "xoxb-",
+    "xoxe-",
+    "xoxo-",
+    "xoxp-",
+    "xoxr-",
+    "xoxs-",
+    "xapp-",
+    "nvapi-",
+    "pypi-",
+    "npm_",
+    "dop_v1_",
+    "doo_v1_",
+    "dor_v1_",
+    "shpat_",
+    "shpca_",
+    "shppa_",
+    "shpss_",
+    "SG.",
+    "ya29.",
+    "hvs.",
+    "hvb.",
+    "hvr.",
+    "dckr_pat_",
+    "dckr_oat_",
+    "tskey-",
+    "gsk_",
+    "r8_",
+    "xai-",
+    "pplx-",
+    "lin_api_",
+    "sbp_",
+    "ATATT3",
+    "ATCTT3",
+    "PMAK-",
+    "NRAK-",
+    "whsec_",
+    "rpa_",
+    "dapi",
+    "ntn_",
+    "figd_",
+    "GOCSPX-",
+    "rubygems_",
+    "atlasv1.",
+    "CFPAT-",
+    "EAAC",
+    "secret_",
+    "wandb_v1_",
+    "LTAI",
+    "AKID",
+    "cio_",
+    "vercel_",
+    "phx_",
+    "phc_",
+    "1//0",
+    "AGE-SECRET-KEY-",
+]:
     _FORMS[_prefix] = r"[A-Za-z0-9_\-.=]{12,}"
-for _prefix in "hf_ nvapi- ghp_ glpat-".split():
+for _prefix in ["hf_", "nvapi-", "ghp_", "glpat-"]:
     _FORMS[_prefix] = r"[A-Za-z0-9_\-.=]{8,}"
-for _prefix in "AKIA ASIA AGPA AIDA AROA ANPA".split():
+for _prefix in ["AKIA", "ASIA", "AGPA", "AIDA", "AROA", "ANPA"]:
     _FORMS[_prefix] = r"[A-Z0-9]{12,}"
 _FORMS.update(
     {
@@ -457,9 +808,7 @@ _FORMS.update(
 )
 _PREFIXED = r"(?<![A-Za-z0-9])(?:{})"
 _SCHEMES = {
-    **dict.fromkeys(
-        ("Bearer ", "bearer ", "BEARER "), r"[ \t]{0,8}(?=[^\s\"',]{0,64}[0-9])[^\s\"',<\\\[]{6,}"
-    ),
+    **dict.fromkeys(("Bearer ", "bearer ", "BEARER "), r"[ \t]{0,8}(?=[^\s\"',]{0,64}[0-9])[^\s\"',<\\\[]{6,}"),
     **dict.fromkeys(
         ("Basic ", "basic ", "BASIC "), r"[ \t]{0,8}(?=[A-Za-z/+]{0,64}[0-9A-Z=])[A-Za-z0-9+/]{8,}={0,2}(?![\w.])"
     ),
@@ -472,12 +821,34 @@ _SCHEMES = {
 }
 _HASHES = {
     "$" + name + "$": r"[^\s:\"',;<\\]{8,}"
-    for name in "1 2 2a 2b 2x 2y 5 6 7 y gy sha1 md5 argon2i argon2d argon2id scrypt pbkdf2-sha256 pbkdf2-sha512".split()
+    for name in [
+        "1",
+        "2",
+        "2a",
+        "2b",
+        "2x",
+        "2y",
+        "5",
+        "6",
+        "7",
+        "y",
+        "gy",
+        "sha1",
+        "md5",
+        "argon2i",
+        "argon2d",
+        "argon2id",
+        "scrypt",
+        "pbkdf2-sha256",
+        "pbkdf2-sha512",
+    ]
 }
 _SCHEMES.update(_HASHES)
 _PLAIN_FORM = r"(?:{})"
 _DATABASE = re.compile(r":[^\s@:/\"']{1,128}@(?=(?:tcp|udp|unix)\()")
-_KEPT = re.compile(r"(?i)(?:bearer|basic|negotiate)[ \t]+|hooks\.slack\.com/|discord(?:app)?\.com/api/webhooks/|\.webhook\.office\.com/|:(?=AA)")
+_KEPT = re.compile(
+    r"(?i)(?:bearer|basic|negotiate)[ \t]+|hooks\.slack\.com/|discord(?:app)?\.com/api/webhooks/|\.webhook\.office\.com/|:(?=AA)"
+)
 _BLOCK = re.compile(
     r"-{4,5} ?BEGIN [A-Z0-9 ]{0,40}(?:PRIVATE|SECRET|ENCRYPTED|STATIC|PGP MESSAGE)[A-Za-z0-9 ]{0,40}-{4,5}"
     r"|PuTTY-User-Key-File-[0-9]:|Private-Lines: [0-9]+"
@@ -485,7 +856,10 @@ _BLOCK = re.compile(
 _BLOCK_END = re.compile(r"-{4,5} ?END [A-Za-z0-9 ]{0,80}-{4,5}|Private-MAC:")
 _BLOCK_MAX = 1 << 16
 _BLOCK_RUN = re.compile(r"(\\{1,16}[nrt])|[A-Za-z0-9+/=_]{16,}")
-_BLOCK_LAST = re.compile(r"(\\{1,16}[nrt])|(?<![\w\[+/=])[A-Za-z0-9+/=]{1,}(?=[ \t]*(?:[\"'\r\n]|\\{1,16}[nr\"']|-{4,5} ?END|\Z))")
+_BLOCK_LAST = re.compile(
+    r"(\\{1,16}[nrt])|(?<![\w\[+/=])(?:[A-Za-z0-9+/=]{4}){1,64}"
+    r"(?=[ \t]{0,8}(?:[\r\n]|\\{0,16}[\"'](?![ \t]{0,8}:)|\\{1,16}[nr]|-{4,5} ?END|\Z))"
+)
 _URL = re.compile(r":(?:\\{0,8}/){2}([^\s\"'<>`\x00]{3,})")
 
 
@@ -502,7 +876,7 @@ def _mask_blocks(text):
         body = text[start : end.start() if end else limit]
         masked = _BLOCK_RUN.sub(_kept_escape, body)
         if end:
-            masked = _BLOCK_LAST.sub(_kept_escape, masked)
+            masked = masked[:-512] + _BLOCK_LAST.sub(_kept_escape, masked[-512:])  # its last line may be short
         parts += [text[done:start], masked]
         done = start + len(body)
     if not parts:
@@ -539,7 +913,11 @@ def _without_user(rest):
             after = rest[at + 1 :]
             last = after.rfind("@")
             slash = re.search(r"[/?#]", after)
-            if last >= 0 and slash and re.match(r"[^/?#]*:[0-9]{1,5}[/?#]|[\w.\-]+\.[a-z]{2,}[/?#]|localhost[/?#]|\[", after) is None:
+            if (
+                last >= 0
+                and slash
+                and re.match(r"[^/?#]*:[0-9]{1,5}[/?#]|[\w.\-]+\.[a-z]{2,}[/?#]|localhost[/?#]|\[", after) is None
+            ):
                 at += 1 + last
             return MASK + rest[at:]
         if len(user) >= 20 or (_OPAQUE.match(user) and any(c.isdigit() for c in user) and len(user) >= 12):
@@ -573,18 +951,20 @@ _BY_TOOL = {}
 for _options, _tools in _TOOL_OPTIONS.items():
     for _tool in _tools.split():
         _BY_TOOL.setdefault(_tool, []).extend(_options.split())
+_LOGINS = frozenset(["docker", "podman", "nerdctl", "helm", "skopeo", "buildah", "az", "oc"])
 _TOOL = r"(?<![\w.\-])({})(?=[\"'\\ \t])([^\n|;]{{2,}})"
 _TOOLS = dict.fromkeys(_BY_TOOL, "")
-_CUT = r"([\"'\\, \t=]{1,8})([^\s\"',\\\]]{1,4096})"
+_OPTION_VALUE = r"((?:\[masked\]|[^\s\"',\\\]]){1,4096})"
+_CUT = r"([\"'\\, \t=]{1,8})" + _OPTION_VALUE
 _CONFIGURED = re.compile(
-    r"(?im)^([ \t]*(?:r[ow]community6?|requirepass|masterauth|createuser)[ \t]+)([^\s\"']+)"
+    r"(?im)(?<![\w\-])((?:r[ow]community6?|requirepass|masterauth|createuser)[ \t]+)([^\s\"']+)"
     r"|(\bidentified[ \t]+by[ \t]+(?:password[ \t]+)?[\"'])([^\"'\n]+)"
 )
 
 
 def _option_pattern(option):
     if option.endswith("+"):
-        return re.compile(r"(?<=[\"' \t])(" + re.escape(option[:-1]) + r")()([^\s\"',\\\]]{1,4096})")
+        return re.compile(r"(?<=[\"' \t])(" + re.escape(option[:-1]) + r")()" + _OPTION_VALUE)
     return re.compile(r"(?<=[\"' \t])(" + re.escape(option) + r")" + _CUT)
 
 
@@ -594,6 +974,8 @@ _PATTERNS = {option: _option_pattern(option) for options in _BY_TOOL.values() fo
 def _mask_tool(match):
     """Mask the values of a tool's options on the rest of its line."""
     rest = match.group(2)
+    if match.group(1) in _LOGINS and "login" not in rest:
+        return match.group()
     for option in _BY_TOOL[match.group(1)]:
         rest = _PATTERNS[option].sub(lambda found: _option_masked(option, found), rest)
     return match.group(1) + rest
@@ -601,7 +983,9 @@ def _mask_tool(match):
 
 def _option_masked(option, found):
     value = found.group(3)
-    if value.startswith((MASK, "-", "$")) or (option in ("-u", "--user", "--proxy-user", "-U") and not re.search("[:%]", value)):
+    if value.startswith((MASK, "-", "$")) or (
+        option in ("-u", "--user", "--proxy-user", "-U") and not re.match("[^:%]*[:%](?!//)", value)
+    ):
         return found.group()
     if option == "login" and not _OPAQUE.match(value):
         return found.group()
@@ -612,6 +996,7 @@ def _option_masked(option, found):
 
 
 # ---------------------------------------------------------------- texts
+
 
 def _lower(text):
     """Lower a text, each character at its place."""
@@ -632,7 +1017,10 @@ def _masked_once(text):
         text = _mask_flags(text, _lower(text))
         tools = _pattern(_TOOL, _TOOLS, text)
         text = text if tools is None else tools.sub(_mask_tool, text)
-    return _CONFIGURED.sub(_mask_configured, text)
+    low = _lower(text)
+    if any(word in low for word in ("community", "requirepass", "masterauth", "createuser", "identified")):
+        text = _CONFIGURED.sub(_mask_configured, text)
+    return text
 
 
 def _mask_form(match):
@@ -760,20 +1148,27 @@ def mask_argv(argv, text=mask_text):
     masked = []
     follows = NONE
     options = ()
-    tool = ""
     for word in argv:
-        if follows and not (word.startswith("-") and len(word) > 1 and follows != PASSWORD) and not is_harmless(word, follows):
+        if (
+            follows
+            and not (word.startswith("-") and len(word) > 1 and follows != PASSWORD)
+            and not is_harmless(word, follows)
+        ):
             masked.append(MASK)
             follows = NONE
             continue
-        masked.append(_mask_assignment(word, options, tool, text))
+        masked.append(_mask_assignment(word, options, text))
         name = word.rsplit("/", 1)[-1]
         if name in _BY_TOOL:
-            tool, options = name, _BY_TOOL[name]
+            options = _BY_TOOL[name] if name not in _LOGINS or "login" in argv else ()
         follows = NONE
         if word.startswith("-") and "=" not in word and " " not in word:
             kind = classify_name(word)
-            follows = max(kind, STRONG) if kind else (PASSWORD if word in options and word not in ("-u", "--user", "-U", "--proxy-user") else NONE)
+            follows = (
+                max(kind, STRONG)
+                if kind
+                else (PASSWORD if word in options and word not in ("-u", "--user", "-U", "--proxy-user") else NONE)
+            )
         elif word == "login" and "login" in options:
             follows = WEAK
     return _mask_users(masked, options)
@@ -789,7 +1184,7 @@ def _mask_users(words, options):
     return words
 
 
-def _mask_assignment(word, options, tool, text):
+def _mask_assignment(word, options, text):
     """Mask one word of a command line: an assignment as a whole, blanks and all."""
     match = re.match(r"(--?[\w.\-]{1,128}|[A-Za-z_][\w.\-]{0,128})=", word)
     if match:
