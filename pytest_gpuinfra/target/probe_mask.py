@@ -23,251 +23,54 @@ WINDOW = 4096
 
 # ---------------------------------------------------------------- names
 
+
+def _words(text):
+    return tuple(text.split())
+
+
 _TRIGGERS = {  # beginning of a name's part: what may not follow it
     **dict.fromkeys(
-        [
-            "secret",
-            "passw",
-            "passphrase",
-            "passcode",
-            "passin",
-            "passout",
-            "pwd",
-            "token",
-            "key",
-            "auth",
-            "cred",
-            "cookie",
-            "sess",
-            "connection",
-            "connstr",
-            "jwt",
-            "license",
-            "licence",
-            "community",
-            "bearer",
-            "csrf",
-            "xsrf",
-            "mnemonic",
-            "phrase",
-            "kennwort",
-            "contrase",
-            "senha",
-            "webhook",
-        ],
+        _words(
+            "secret passw passphrase passcode passin passout pwd token key auth cred cookie sess connection "
+            "connstr jwt license licence community bearer csrf xsrf mnemonic phrase kennwort contrase senha "
+            "webhook"
+        ),
         "",
     ),
-    **dict.fromkeys(["pass", "pw", "sid", "psk", "sig", "sas", "dsn", "otp", "pin", "pat", "salt"], "(?![a-z])"),
+    **dict.fromkeys(_words("pass pw sid psk sig sas dsn otp pin pat salt"), "(?![a-z])"),
 }
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 NONE, WEAK, STRONG, PASSWORD, HEADER = range(5)
 _NEUTRAL = frozenset(
-    [
-        "value",
-        "values",
-        "string",
-        "str",
-        "data",
-        "base64",
-        "b64",
-        "plain",
-        "plaintext",
-        "raw",
-        "text",
-        "old",
-        "new",
-        "prod",
-        "production",
-        "dev",
-        "staging",
-        "test",
-        "backup",
-        "current",
-        "default",
-        "id",
-        "binary",
-        "encrypted",
-        "hash",
-        "hashed",
-        "hex",
-        "bytes",
-        "content",
-    ]
+    _words(
+        "value values string str data base64 b64 plain plaintext raw text old new prod production dev staging "
+        "test backup current default id binary encrypted hash hashed hex bytes content"
+    )
 )
 _ABOUT = frozenset(
-    [
-        "file",
-        "files",
-        "path",
-        "paths",
-        "dir",
-        "directory",
-        "env",
-        "name",
-        "names",
-        "authentication",
-        "policy",
-        "length",
-        "len",
-        "age",
-        "expiry",
-        "expires",
-        "expiration",
-        "ttl",
-        "type",
-        "types",
-        "format",
-        "version",
-        "url",
-        "uri",
-        "endpoint",
-        "count",
-        "counts",
-        "size",
-        "limit",
-        "limits",
-        "timeout",
-        "enabled",
-        "required",
-        "algorithm",
-        "parallelism",
-        "fingerprint",
-        "mode",
-        "method",
-        "methods",
-        "provider",
-        "providers",
-        "ids",
-        "index",
-        "indices",
-        "usage",
-        "rate",
-        "error",
-        "errors",
-        "ref",
-        "status",
-        "prompt",
-        "agent",
-        "socket",
-        "sock",
-        "ring",
-        "store",
-        "manager",
-        "map",
-        "class",
-        "rotation",
-        "level",
-        "layer",
-        "budget",
-        "cache",
-        "label",
-        "labels",
-        "interval",
-        "needed",
-        "min",
-        "max",
-    ]
+    _words(
+        "file files path paths dir directory env name names authentication policy length len age expiry "
+        "expires expiration ttl type types format version url uri endpoint count counts size limit limits "
+        "timeout enabled required algorithm parallelism fingerprint mode method methods provider providers "
+        "ids index indices usage rate error errors ref status prompt agent socket sock ring store manager map "
+        "class rotation level layer budget cache label labels interval needed min max"
+    )
 )
-_NOT_PASS = frozenset(
-    [
-        "compass",
-        "bypass",
-        "trespass",
-        "overpass",
-        "underpass",
-        "surpass",
-        "encompass",
-        "lowpass",
-        "highpass",
-        "bandpass",
-    ]
-)
-_PASS = frozenset(["pass", "pw", "pwd", "psk", "passin", "passout", "cred", "creds", "credential", "credentials"])
+_NOT_PASS = frozenset(_words("compass bypass trespass overpass underpass surpass encompass lowpass highpass bandpass"))
+_PASS = frozenset(_words("pass pw pwd psk passin passout cred creds credential credentials"))
 _OPEN_KEY = frozenset(
-    [
-        "public",
-        "pub",
-        "primary",
-        "foreign",
-        "sort",
-        "partition",
-        "routing",
-        "cache",
-        "kernel",
-        "registry",
-        "hot",
-        "group",
-        "by",
-        "host",
-        "row",
-        "hash",
-        "object",
-        "dict",
-        "map",
-        "index",
-        "shard",
-        "kv",
-        "cached",
-        "sorting",
-        "lookup",
-        "translation",
-        "answer",
-        "arrow",
-        "modifier",
-        "any",
-        "each",
-        "per",
-        "known",
-        "missing",
-        "unknown",
-        "duplicate",
-        "invalid",
-        "config",
-        "metadata",
-        "state",
-    ]
+    _words(
+        "public pub primary foreign sort partition routing cache kernel registry hot group by host row hash "
+        "object dict map index shard kv cached sorting lookup translation answer arrow modifier any each per "
+        "known missing unknown duplicate invalid config metadata state"
+    )
 )
 _OPEN_TOKEN = frozenset(
-    [
-        "bos",
-        "eos",
-        "pad",
-        "unk",
-        "cls",
-        "sep",
-        "mask",
-        "stop",
-        "start",
-        "end",
-        "image",
-        "audio",
-        "video",
-        "max",
-        "min",
-        "per",
-        "num",
-        "total",
-        "next",
-        "first",
-        "last",
-        "special",
-        "prompt",
-        "completion",
-        "input",
-        "output",
-        "new",
-        "begin",
-        "of",
-        "think",
-        "thinking",
-        "tool",
-        "count",
-        "n",
-        "cached",
-        "reasoning",
-        "sampled",
-        "decoder",
-    ]
+    _words(
+        "bos eos pad unk cls sep mask stop start end image audio video max min per num total next first last "
+        "special prompt completion input output new begin of think thinking tool count n cached reasoning "
+        "sampled decoder"
+    )
 )
 _JOINED_KEY = re.compile(
     r"(?:api|app|access|private|priv|auth|encryption|encrypt|crypt|ssh|licen[cs]e|secret|master|session|signing|sign|"
@@ -277,32 +80,10 @@ _JOINED_TOKEN = re.compile(
     r"(?:auth|access|refresh|id|hf|hub|bearer|session|csrf|xsrf|api|git\w*|bot|user|id)tokens?\Z"
 )
 _WEAK_LAST = frozenset(
-    [
-        "auth",
-        "sig",
-        "signature",
-        "sas",
-        "dsn",
-        "jwt",
-        "otp",
-        "totp",
-        "pin",
-        "pat",
-        "sid",
-        "session",
-        "community",
-        "license",
-        "licence",
-        "bearer",
-        "connection",
-        "connstr",
-        "salt",
-        "csrf",
-        "xsrf",
-        "mnemonic",
-        "sess",
-        "webhook",
-    ]
+    _words(
+        "auth sig signature sas dsn jwt otp totp pin pat sid session community license licence bearer "
+        "connection connstr salt csrf xsrf mnemonic sess webhook"
+    )
 )
 _KINDS = {}
 
@@ -707,95 +488,18 @@ def _mask_flags(text, low):
 # ---------------------------------------------------------------- forms
 
 _FORMS = {}
-for _prefix in [
-    "hf_",
-    "api_org_",
-    "sk-proj-",
-    "sk-ant-",
-    "sk-or-",
-    "sk-svcacct-",
-    "sk-admin-",
-    "sk-lf-",
-    "sk_live_",
-    "sk_test_",
-    "rk_live_",
-    "rk_test_",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "github_pat_",
-    "glpat-",
-    "glrt-",
-    "gldt-",
-    "glptt-",
-    "glcbt-",
-    "gloas-",
-    "glsa-",
-    "glsa_",
-    "glc_",
-    "xoxa-",
-    "xoxb-",
-    "xoxe-",
-    "xoxo-",
-    "xoxp-",
-    "xoxr-",
-    "xoxs-",
-    "xapp-",
-    "nvapi-",
-    "pypi-",
-    "npm_",
-    "dop_v1_",
-    "doo_v1_",
-    "dor_v1_",
-    "shpat_",
-    "shpca_",
-    "shppa_",
-    "shpss_",
-    "SG.",
-    "ya29.",
-    "hvs.",
-    "hvb.",
-    "hvr.",
-    "dckr_pat_",
-    "dckr_oat_",
-    "tskey-",
-    "gsk_",
-    "r8_",
-    "xai-",
-    "pplx-",
-    "lin_api_",
-    "sbp_",
-    "ATATT3",
-    "ATCTT3",
-    "PMAK-",
-    "NRAK-",
-    "whsec_",
-    "rpa_",
-    "dapi",
-    "ntn_",
-    "figd_",
-    "GOCSPX-",
-    "rubygems_",
-    "atlasv1.",
-    "CFPAT-",
-    "EAAC",
-    "secret_",
-    "wandb_v1_",
-    "LTAI",
-    "AKID",
-    "cio_",
-    "vercel_",
-    "phx_",
-    "phc_",
-    "1//0",
-    "AGE-SECRET-KEY-",
-]:
+for _prefix in _words(
+    "hf_ api_org_ sk-proj- sk-ant- sk-or- sk-svcacct- sk-admin- sk-lf- sk_live_ sk_test_ rk_live_ "
+    "rk_test_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- glrt- gldt- glptt- glcbt- gloas- glsa- glsa_ "
+    "glc_ xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp- nvapi- pypi- npm_ dop_v1_ doo_v1_ dor_v1_ "
+    "shpat_ shpca_ shppa_ shpss_ SG. ya29. hvs. hvb. hvr. dckr_pat_ dckr_oat_ tskey- gsk_ r8_ xai- pplx- "
+    "lin_api_ sbp_ ATATT3 ATCTT3 PMAK- NRAK- whsec_ rpa_ dapi ntn_ figd_ GOCSPX- rubygems_ atlasv1. "
+    "CFPAT- EAAC secret_ wandb_v1_ LTAI AKID cio_ vercel_ phx_ phc_ 1//0 AGE-SECRET-KEY-"
+):
     _FORMS[_prefix] = r"[A-Za-z0-9_\-.=]{12,}"
 for _prefix in ["hf_", "nvapi-", "ghp_", "glpat-"]:
     _FORMS[_prefix] = r"[A-Za-z0-9_\-.=]{8,}"
-for _prefix in ["AKIA", "ASIA", "AGPA", "AIDA", "AROA", "ANPA"]:
+for _prefix in _words("AKIA ASIA AGPA AIDA AROA ANPA"):
     _FORMS[_prefix] = r"[A-Z0-9]{12,}"
 _FORMS.update(
     {
@@ -821,33 +525,16 @@ _SCHEMES = {
 }
 _HASHES = {
     "$" + name + "$": r"[^\s:\"',;<\\]{8,}"
-    for name in [
-        "1",
-        "2",
-        "2a",
-        "2b",
-        "2x",
-        "2y",
-        "5",
-        "6",
-        "7",
-        "y",
-        "gy",
-        "sha1",
-        "md5",
-        "argon2i",
-        "argon2d",
-        "argon2id",
-        "scrypt",
-        "pbkdf2-sha256",
-        "pbkdf2-sha512",
-    ]
+    for name in _words(
+        "1 2 2a 2b 2x 2y 5 6 7 y gy sha1 md5 argon2i argon2d argon2id scrypt pbkdf2-sha256 pbkdf2-sha512"
+    )
 }
 _SCHEMES.update(_HASHES)
 _PLAIN_FORM = r"(?:{})"
 _DATABASE = re.compile(r":[^\s@:/\"']{1,128}@(?=(?:tcp|udp|unix)\()")
 _KEPT = re.compile(
-    r"(?i)(?:bearer|basic|negotiate)[ \t]+|hooks\.slack\.com/|discord(?:app)?\.com/api/webhooks/|\.webhook\.office\.com/|:(?=AA)"
+    r"(?i)(?:bearer|basic|negotiate)[ \t]+|hooks\.slack\.com/|discord(?:app)?\.com/api/webhooks/"
+    r"|\.webhook\.office\.com/|:(?=AA)"
 )
 _BLOCK = re.compile(
     r"-{4,5} ?BEGIN [A-Z0-9 ]{0,40}(?:PRIVATE|SECRET|ENCRYPTED|STATIC|PGP MESSAGE)[A-Za-z0-9 ]{0,40}-{4,5}"
@@ -947,11 +634,12 @@ _TOOL_OPTIONS = {
     "-A -X": "snmpwalk snmpget snmpset",
     "login": "wandb vault",
 }
+_USERS = ("-u", "--user", "-U", "--proxy-user")
 _BY_TOOL = {}
 for _options, _tools in _TOOL_OPTIONS.items():
     for _tool in _tools.split():
         _BY_TOOL.setdefault(_tool, []).extend(_options.split())
-_LOGINS = frozenset(["docker", "podman", "nerdctl", "helm", "skopeo", "buildah", "az", "oc"])
+_LOGINS = frozenset(_words("docker podman nerdctl helm skopeo buildah az oc"))
 _TOOL = r"(?<![\w.\-])({})(?=[\"'\\ \t])([^\n|;]{{2,}})"
 _TOOLS = dict.fromkeys(_BY_TOOL, "")
 _OPTION_VALUE = r"((?:\[masked\]|[^\s\"',\\\]]){1,4096})"
@@ -977,19 +665,18 @@ def _mask_tool(match):
     if match.group(1) in _LOGINS and "login" not in rest:
         return match.group()
     for option in _BY_TOOL[match.group(1)]:
-        rest = _PATTERNS[option].sub(lambda found: _option_masked(option, found), rest)
+        rest = _PATTERNS[option].sub(_option_masked, rest)
     return match.group(1) + rest
 
 
-def _option_masked(option, found):
+def _option_masked(found):
+    option = found.group(1)
     value = found.group(3)
-    if value.startswith((MASK, "-", "$")) or (
-        option in ("-u", "--user", "--proxy-user", "-U") and not re.match("[^:%]*[:%](?!//)", value)
-    ):
+    if value.startswith((MASK, "-", "$")) or (option in _USERS and not re.match("[^:%]*[:%](?!//)", value)):
         return found.group()
     if option == "login" and not _OPAQUE.match(value):
         return found.group()
-    name = re.match(r"[^:%]*[:%]", value).group() if option in ("-u", "--user", "--proxy-user", "-U") else ""
+    name = re.match(r"[^:%]*[:%]", value).group() if option in _USERS else ""
     if value[len(name) :] == MASK:
         return found.group()
     return found.group(1) + found.group(2) + name + MASK
@@ -1164,11 +851,7 @@ def mask_argv(argv, text=mask_text):
         follows = NONE
         if word.startswith("-") and "=" not in word and " " not in word:
             kind = classify_name(word)
-            follows = (
-                max(kind, STRONG)
-                if kind
-                else (PASSWORD if word in options and word not in ("-u", "--user", "-U", "--proxy-user") else NONE)
-            )
+            follows = max(kind, STRONG) if kind else (PASSWORD if word in options and word not in _USERS else NONE)
         elif word == "login" and "login" in options:
             follows = WEAK
     return _mask_users(masked, options)
@@ -1177,7 +860,7 @@ def mask_argv(argv, text=mask_text):
 def _mask_users(words, options):
     """Mask the password of "user:password" behind an option that takes both."""
     for place in range(1, len(words)):
-        if words[place - 1] in options and words[place - 1] in ("-u", "--user", "-U", "--proxy-user"):
+        if words[place - 1] in options and words[place - 1] in _USERS:
             user = re.match(r"[^:%]*[:%]", words[place])
             if user and words[place] != user.group():
                 words[place] = user.group() + MASK

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """What must be masked, by kind, and what must stay readable; made up."""
 
 from __future__ import annotations
