@@ -637,6 +637,15 @@ class Run:
         names = {host.spec.api_key_env for host in self.selected.values()} | {self.settings.api_key_env}
         return {name for name in names if name}
 
+    @property
+    def endpoint_addresses(self) -> set[str]:
+        """Addresses of endpoints as the user wrote them, user information included."""
+        return {
+            address
+            for address in (self.settings.endpoint, *(h.spec.endpoint for h in self.selected.values()))
+            if address
+        }
+
     def close(self) -> None:
         """End all connections and remove the private files."""
         for host in self.hosts.values():

@@ -88,7 +88,7 @@ def snapshot_of(alias: str, spec: Mapping[str, Any], capture: Capture, gathered:
         try:
             for name, value in read(facts, host):
                 thing = name.rpartition("/")[2]  # "--password" of the command line tells what its value is
-                found.facts[f"{area}/{name}"] = mask_data({thing: _word(value)})[thing]
+                found.facts[f"{area}/{name}"] = mask_data(_word(value), thing)
         except GpuInfraError as error:
             found.unknown[area] = error.reason
             if capture.error:

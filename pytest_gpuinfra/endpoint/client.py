@@ -26,6 +26,7 @@ from pytest_gpuinfra.endpoint.status import expect_200
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.endpoint.streaming import read_stream
 from pytest_gpuinfra.errors import EndpointError, ParseError
+from pytest_gpuinfra.masking import secrets_of_address
 
 
 class InferenceEndpoint:
@@ -87,7 +88,8 @@ class InferenceEndpoint:
         self.base_url = shown or str(url.copy_with(username=None, password=None)).rstrip("/")
         self.model = model
         self.api = api
-        self.limits = Limits(timeouts or Timeouts(), max_answer_bytes, secret)
+        secrets = [secret] * bool(secret) + secrets_of_address(base_url)
+        self.limits = Limits(timeouts or Timeouts(), max_answer_bytes, "\n".join(secrets))
         self._transport = transport
         self._connect = connect
         self._lock = threading.Lock()

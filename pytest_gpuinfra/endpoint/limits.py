@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
+
+from pytest_gpuinfra.masking import Masker
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +37,10 @@ class Limits:
     secret: str = field(default="", repr=False)
 
     def masked(self, text: str) -> str:
-        """Give the text without the API key; a key under 4 characters cannot be told from text."""
-        return text.replace(self.secret, "***") if len(self.secret) >= 4 else text
+        """Give the text without the API key, in any encoding; a key under 4 characters cannot be told from text."""
+        return _masker(self.secret).known(text) if self.secret else text
+
+
+@lru_cache(16)
+def _masker(secret: str) -> Masker:
+    return Masker(secret.split("\n"))

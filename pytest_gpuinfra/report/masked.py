@@ -10,13 +10,14 @@ from typing import TextIO
 
 import pytest
 
-from pytest_gpuinfra.masking import Masker
+from pytest_gpuinfra.masking import Masker, secrets_of_address
 from pytest_gpuinfra.run import Run
 
 
 def masker_of(run: Run) -> Masker:
-    """Give the masker of a run: it knows the endpoints' API keys by value."""
-    return Masker(os.environ.get(name, "") for name in run.key_variables)
+    """Give the masker of a run: it knows the endpoints' API keys, and the passwords of their addresses, by value."""
+    keys = [os.environ.get(name, "") for name in run.key_variables]
+    return Masker(keys + [secret for address in run.endpoint_addresses for secret in secrets_of_address(address)])
 
 
 class MaskedStream(io.TextIOBase):

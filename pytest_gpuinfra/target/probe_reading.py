@@ -178,7 +178,7 @@ def run_command(argv, limit, timeout_s, masked=False):
         except subprocess.TimeoutExpired:
             out, err = b"", b""  # not even SIGKILL ended it: it hangs in the kernel, and its pipes with it
         answer = {"e": "ETIMEDOUT: did not end within %g s" % timeout_s}
-        said = decode((out + err)[-400:]).strip()
+        said = mask_text(decode(out + err))[-400:].strip()
         if said:
             answer["e"] += "; its last output: " + said
         return answer

@@ -184,10 +184,21 @@ def read_journal(unit, invocation):
         message = entry.get("MESSAGE")
         if isinstance(message, list):
             message = decode(bytes(byte for byte in message if isinstance(byte, int)))
-        seen = {"message": mask_text(str(message or "")), "priority": entry.get("PRIORITY"), "pid": entry.get("_PID")}
-        kept.append(json.dumps(seen, sort_keys=True))
-    answer["t"] = "\n".join(kept)
+        seen = {"message": str(message or ""), "priority": entry.get("PRIORITY"), "pid": entry.get("_PID")}
+        kept.append(seen)
+    mask_messages(kept)
+    answer["t"] = "\n".join(json.dumps(seen, sort_keys=True) for seen in kept)
     return answer
+
+
+def mask_messages(entries):
+    """Mask a journal's messages as one text, in place: a key may go over many of them."""
+    lines = mask_text("\n" + "\n".join(seen["message"] for seen in entries)).split("\n")[1:]
+    place = 0
+    for seen in entries:
+        count = seen["message"].count("\n") + 1
+        seen["message"] = "\n".join(lines[place : place + count])
+        place += count
 
 
 def find_processes(group):
@@ -292,7 +303,7 @@ def run_startup(pid, exe, names):
     try:
         seen = json.loads(decode(out).strip().splitlines()[-1])
     except (ValueError, IndexError):
-        return {"e": "exit status %d: %s" % (process.returncode, mask_text(decode(err[-400:])))}
+        return {"e": "exit status %d: %s" % (process.returncode, mask_text(decode(err))[-400:])}
     seen["environ"] = {n: mask_value(n, v) for n, v in seen["environ"].items() if allowed(n, names)}
     seen["pid"] = pid
     seen["times"] = {}
