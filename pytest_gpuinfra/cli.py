@@ -37,7 +37,7 @@ def schema(recording: bool, markdown: bool) -> None:
         click.echo(inventory_markdown(), nl=False)
         return
     if recording:
-        from pytest_gpuinfra.recording_schema import recording_schema
+        from pytest_gpuinfra.recording_model import recording_schema
 
         click.echo(json.dumps(recording_schema(), indent=2))
         return
@@ -177,12 +177,15 @@ def report(recording: str, output: tuple[str, ...], hosts: tuple[str, ...]) -> N
     import hashlib
     from pathlib import Path
 
+    from pytest_gpuinfra.errors import RecordingError
+    from pytest_gpuinfra.input_file import read_bytes
+    from pytest_gpuinfra.recording import MOST_BYTES
     from pytest_gpuinfra.report.page import make_page
     from pytest_gpuinfra.report.page_text import page_markdown, write_page
 
     path = Path(recording)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
     whole = _recording(recording)
+    digest = "" if path.is_dir() else hashlib.sha256(read_bytes(path, RecordingError, most=MOST_BYTES)).hexdigest()
     if hosts:
         whole = _only(whole, hosts, recording)
     page = make_page(whole, path.name, digest)

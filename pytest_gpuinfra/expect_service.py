@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pytest_gpuinfra.containers import FORMS, parse_container
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address
+from pytest_gpuinfra.input_file import read_text
 from pytest_gpuinfra.target.probe_mask import mask_text
 
 PciAddress = Annotated[str, AfterValidator(normalise_pci_address)]
@@ -145,10 +146,5 @@ class ServiceExpectation(_Model):
 
 
 def _read(base: Path, name: str) -> str:
-    try:
-        return str(mask_text((base / name).read_text(encoding="utf-8")))  # type: ignore[no-untyped-call]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InventoryError(
-            f"expect.service: the file {base / name} cannot be read: {getattr(error, 'strerror', None) or error}",
-            remedy="give its path relative to the inventory file",
-        ) from None
+    text = read_text(base / name, InventoryError, remedy="give its path relative to the inventory file")
+    return str(mask_text(text))  # type: ignore[no-untyped-call]

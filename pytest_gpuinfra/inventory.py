@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,7 +30,9 @@ from pytest_gpuinfra.expect_gpu import GpuExpectation
 from pytest_gpuinfra.expect_model import ModelExpectation
 from pytest_gpuinfra.expect_service import ContainerExpectation, ContainerName, ServiceExpectation, UnitName
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address, short_address
+from pytest_gpuinfra.input_file import parse_toml, read_text
 from pytest_gpuinfra.naming.hostlist import expand, is_hostlist
+from pytest_gpuinfra.naming.named import ALIAS
 
 FILE_NAME = "gpuinfra.toml"
 GroupType = Literal["identity", "DMA", "DMA-FQ", "blocked", "unmanaged"]
@@ -235,9 +236,6 @@ class Inventory(_Model):
     )
 
 
-_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
 def read_inventory(path: Path) -> Inventory:
     """
     Read and check an inventory file.
@@ -245,17 +243,8 @@ def read_inventory(path: Path) -> Inventory:
     Raises:
         InventoryError: With file, key, reason, and what is legal, one line for each fault found.
     """
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InventoryError(
-            f"{path}: cannot be read: {error.strerror}", remedy="name a file with --gpu-inventory"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise InventoryError(f"{path}: is not UTF-8 text (byte {error.start})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InventoryError(f"{path}: is not TOML: {error}") from None
-    inventory = parse_inventory(raw, str(path))
+    text = read_text(path, InventoryError, remedy="name a file with --gpu-inventory")
+    inventory = parse_inventory(parse_toml(text, str(path), InventoryError), str(path))
     read: dict[int, HostSpec] = {}
     for host in inventory.hosts.values():
         if id(host) not in read:  # those of one hostlist share it
@@ -307,7 +296,7 @@ def _aliases(hosts: Mapping[str, Any], lists: Mapping[str, Mapping[str, None]], 
             other = found.get(alias)
             if other is not None and alias not in hosts:
                 faults.append(f"hosts.{key}: {alias!r} is in hosts.{other} as well; leave it out of one of them")
-            if not _ALIAS.fullmatch(alias):
+            if not ALIAS.fullmatch(alias):
                 faults.append(
                     f"hosts.{alias}: an alias is letters, digits, '.', '_' and '-', and begins with none of '.-'"
                 )

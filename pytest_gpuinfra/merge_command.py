@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pytest_gpuinfra.errors import InventoryError
+from pytest_gpuinfra.input_file import read_text
 from pytest_gpuinfra.inventory import read_inventory
 from pytest_gpuinfra.masking import mask_text
 from pytest_gpuinfra.merge import Merged, merge_folder
@@ -108,10 +109,7 @@ def _expected(options: MergeOptions) -> Iterator[str]:
     for hostlist in options.expect_hosts:
         yield from expand(hostlist, f"--expect-hosts={hostlist}")
     for file in options.expect_file:
-        try:
-            lines = Path(file).read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InventoryError(f"--expect-file={file}: cannot be read: {error}") from None
+        lines = read_text(Path(file), InventoryError, remedy="see --expect-file").split()
         if not lines:
             raise InventoryError(
                 f"--expect-file={file}: names no host", remedy="write it with `scontrol show hostnames` in the job"

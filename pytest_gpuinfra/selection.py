@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ def find_inventory(option: str | None, root: Path) -> tuple[Inventory, str]:
     if option:
         return read_inventory(Path(option)), option
     path = root / FILE_NAME
-    if path.is_file():
+    if os.path.lexists(path):
         return read_inventory(path), str(path)
     return Inventory(), ""
 
@@ -260,6 +261,7 @@ def _replayed(file: str, inventory: Inventory, source: str) -> list[SelectedHost
             )
         else:
             spec = parse_inventory({"hosts": {alias: recorded.spec}}, f"{file}, expectation of {alias}").hosts[alias]
+            spec = spec.model_copy(update={"prompts": ()})  # names of files here: those of whoever wrote the recording
             origin = "" if spec.expect.empty else f"the recording {file}"
             hosts.append(SelectedHost(alias, "replay", "", spec, origin, recorded.capture, recorded.gathered))
     return hosts
