@@ -28,9 +28,16 @@ from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.expect_collective import CollectiveExpectation
 from pytest_gpuinfra.expect_gpu import GpuExpectation
 from pytest_gpuinfra.expect_model import ModelExpectation
-from pytest_gpuinfra.expect_service import ContainerExpectation, ContainerName, ServiceExpectation, UnitName
+from pytest_gpuinfra.expect_service import (
+    ContainerExpectation,
+    ContainerName,
+    HostUnitName,
+    ServiceExpectation,
+    UnitName,
+)
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address, short_address
 from pytest_gpuinfra.input_file import parse_toml, read_text
+from pytest_gpuinfra.naming.destination import FORMS, refusal, url_refusal
 from pytest_gpuinfra.naming.hostlist import expand, is_hostlist
 from pytest_gpuinfra.naming.named import ALIAS
 
@@ -129,7 +136,7 @@ class Expectation(_Model):
         default_factory=dict,
         description='parameters in /sys/module, by "module.parameter": {"kvm_amd.sev_snp" = "Y"}',
     )
-    units: dict[str, Literal["active", "inactive", "absent", "without-effect"]] = Field(
+    units: dict[HostUnitName, Literal["active", "inactive", "absent", "without-effect"]] = Field(
         default_factory=dict,
         description="systemd units of the host; without-effect: it may be installed, is not enabled, and did not run",
     )
@@ -179,23 +186,41 @@ class Expectation(_Model):
         return []
 
 
+def _destination(text: str) -> str:
+    reason = refusal(text.replace("{alias}", "alias"))
+    if reason:
+        raise ValueError(f"{reason}; it takes {FORMS}")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    reason = url_refusal(text)
+    if reason:
+        raise ValueError(reason)
+    return text
+
+
 class HostSpec(_Model):
     """One host: how to reach it, and what is expected of it."""
 
-    address: str | None = Field(
+    address: Annotated[str, AfterValidator(_destination)] | None = Field(
         None,
         description='what ssh(1) takes, "root@192.0.2.10", or "local" for this machine; the alias if left out. '
         '"{alias}" in it stands for the alias: "root@{alias}.mgmt.example.org"',
     )
     group: str | None = Field(None, description="a name under [groups] whose keys apply where the host has none")
     sudo: bool = Field(False, description="read what needs root through `sudo -n`")
-    endpoint: str | None = Field(
+    endpoint: Annotated[str, AfterValidator(_endpoint)] | None = Field(
         None,
         pattern="^https?://",
         description='inference endpoint as seen from where the service runs, "http://localhost:30000"; '
         "a loopback address is reached through a tunnel",
     )
-    api_key_env: str | None = Field(None, description="variable of pytest's environment that holds the endpoint's key")
+    api_key_env: str | None = Field(
+        None,
+        pattern="^[A-Za-z_][A-Za-z0-9_]*$",
+        description="variable of pytest's environment that holds the endpoint's key",
+    )
     prompts: tuple[str, ...] = Field((), description="files of more questions with known answers, beside the inventory")
     container: ContainerName | None = None
     service: UnitName | None = None
