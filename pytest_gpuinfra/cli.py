@@ -267,6 +267,13 @@ def _declared_address(host: GpuHost) -> str | None:
     "--expect-file", multiple=True, type=click.Path(), help="the same from a file, a hostlist a line; repeats"
 )
 @click.option("--gpu-inventory", "inventory", type=click.Path(), help="expect all hosts of this inventory")
+@click.option(
+    "--controller",
+    multiple=True,
+    metavar="PLACE",
+    help="folder or file of FOLDER, a glob, whose run judged several hosts from outside ('share-*'); repeats. Every "
+    "other place speaks for the host that it is named for, and for no other",
+)
 @click.option("-o", "--output", multiple=True, type=click.Path(), help="one page: FILE.md or FILE.html; repeats")
 @click.option("--alluredir", type=click.Path(), help="one set of Allure results; a new or empty folder")
 @click.option("--junitxml", type=click.Path(), help="one JUnit file")

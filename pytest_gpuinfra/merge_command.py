@@ -40,6 +40,7 @@ class MergeOptions:
         alluredir, junitxml, recording: Reports to write; None for none.
         outliers: "report" or "fail".
         unknown: "error", "fail" or "allow".
+        controller: Globs over names of places whose runs judged several hosts from outside.
     """
 
     expect_hosts: tuple[str, ...] = ()
@@ -51,6 +52,7 @@ class MergeOptions:
     recording: str | None = None
     outliers: str = "report"
     unknown: str = "error"
+    controller: tuple[str, ...] = ()
 
     @property
     def written(self) -> list[Path]:
@@ -80,7 +82,9 @@ def run_merge(folder: str, options: MergeOptions, console: Console | None = None
 
 def _run(folder: str, options: MergeOptions, console: Console, spool: Spool) -> int:
     expected = list(dict.fromkeys(_expected(options)))
-    merged = merge_folder(Path(folder), expected, leave_out=options.written, spool=spool)
+    merged = merge_folder(
+        Path(folder), expected, leave_out=options.written, spool=spool, controllers=options.controller
+    )
     fleet = make_fleet(merged.recording, unknown_allowed=options.unknown == "allow")
     lines = _write(merged, fleet, options)
     show_troubles(fleet, console)

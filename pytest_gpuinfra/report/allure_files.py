@@ -65,14 +65,19 @@ def write_allure_files(directory: Path, run: Run, environ: Mapping[str, str]) ->
     executor = executor_of(environ)
     if executor:
         (directory / "executor.json").write_text(json.dumps(executor, indent=1) + "\n", encoding="utf-8")
-    categories: list[dict[str, Any]] = [
+    (directory / "categories.json").write_text(json.dumps(categories(), indent=1) + "\n", encoding="utf-8")
+
+
+def categories() -> list[dict[str, Any]]:
+    """Give the kinds of trouble, and what belongs to each, as Allure's categories.json has them."""
+    found: list[dict[str, Any]] = [
         {"name": name, "matchers": [{"statuses": [status], "labels": {"trouble": name}}], "matchedStatuses": [status]}
         for name, status in CATEGORIES
     ]
     both = ["failed", "broken"]
     flaky = {"name": FLAKY, "matchers": [{"statuses": both, "flaky": True}], "matchedStatuses": both, "flaky": True}
-    categories.insert(2, flaky)
-    (directory / "categories.json").write_text(json.dumps(categories, indent=1) + "\n", encoding="utf-8")
+    found.insert(2, flaky)
+    return found
 
 
 def environment_of(run: Run) -> dict[str, str]:
