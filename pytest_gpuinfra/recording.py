@@ -225,7 +225,7 @@ def _host(alias: str, data: Any, damage: str, known: set[str]) -> RecordedHost |
         try:
             parse_inventory({"hosts": {alias: host.spec}}, f"hosts.{alias}.spec")
         except InventoryError as error:
-            return error.reason
+            return " ".join(error.reason.split())
         known.add(key)
     return RecordedHost(host.spec, Capture(alias=alias, **dict(host.capture)), host.gathered)
 

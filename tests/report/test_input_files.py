@@ -152,24 +152,26 @@ def _part(text: str) -> Callable[[dict[str, Any]], str]:
     return lambda _: text
 
 
+COMMAND = {"name": "a", "kind": "command"}
+GROUP: dict[str, Any] = {"expect": {"hosts": []}, "runs": {}}
 BAD_HOSTS: dict[str, tuple[Callable[[dict[str, Any]], str | None], str]] = {
     "nothing": (_part("null"), "hosts.b"),
     "a list": (_part("[]"), "hosts.b"),
     "deep": (_part('{"spec": ' + "[" * DEEP + "]" * DEEP + "}"), "nested deeper than 64 levels"),
-    "twice": (_part('{"spec": {}, "spec": {}}'), "hosts.b.spec: stands twice"),
-    "not a number": (_part('{"spec": {"a": NaN}}'), "hosts.b.spec.a: is no finite number"),
-    "huge number": (_part('{"spec": {"a": 1' + "0" * 9999 + "}}"), "hosts.b.spec.a: is no finite number"),
-    "half a pair": (_part('{"spec": {"a": "\\ud800"}}'), "hosts.b.spec.a: holds half of a surrogate pair"),
+    "twice": (_part('{"spec": {}, "spec": {}}'), "hosts.b: spec: stands twice"),
+    "not a number": (_part('{"spec": {"a": NaN}}'), "hosts.b: spec.a: is no finite number"),
+    "huge number": (_part('{"spec": {"a": 1' + "0" * 9999 + "}}"), "hosts.b: spec.a: is no finite number"),
+    "half a pair": (_part('{"spec": {"a": "\\ud800"}}'), "hosts.b: spec.a: holds half of a surrogate pair"),
     "broken": (_part('{"spec": {} "capture": 1}'), "is not JSON"),
     "no capture": (lambda host: host.pop("capture") and None, "hosts.b.capture: field required"),
     "no text": (_set("capture", "answers", "boot", "", "boot_id", "t", to=5), "answers.boot..boot_id.t"),
     "no tree": (_set("capture", "answers", "boot", to=[]), "hosts.b.capture.answers.boot"),
     "no reading": (_set("capture", "answers", "boot", "", to={"boot_id": {"q": 1}}), "boot_id.q"),
     "requests": (_set("capture", "requests", to=[{"id": "x"}]), "hosts.b.capture.requests[0].kind"),
-    "a command": (_set("capture", "requests", to=[{"id": "x", "kind": "node", "items": [{"name": "a", "kind": "command"}]}]), "'argv'"),
+    "a command": (_set("capture", "requests", to=[{"id": "x", "kind": "node", "items": [COMMAND]}]), "'argv'"),
     "gathered": (_set("gathered", to={"gpu": {"cuda": {"lines": 5}}}), "hosts.b.gathered.gpu.cuda.lines"),
     "endpoint": (_set("gathered", to={"endpoint": {"exchanges": []}}), "hosts.b.gathered.endpoint.address"),
-    "group": (_set("gathered", to={"collectives": {"g": {"expect": {"hosts": []}, "runs": {}}}}), "collectives.g.expect"),
+    "group": (_set("gathered", to={"collectives": {"g": GROUP}}), "collectives.g.expect"),
     "expectation": (_set("spec", to={"expect": {"peer_acess": "correct"}}), "peer_acess: unknown key"),
     "address": (_set("spec", to={"address": "-oProxyCommand=touch /tmp/x"}), "hosts.b.address"),
 }  # fmt: skip
@@ -184,7 +186,7 @@ def test_one_bad_host_of_a_recording_spoils_no_other(tmp_path: Path, kind: str) 
     assert ended.exit_code == 0, (ended.output, ended.exception)
     assert "b: could not be judged" in ended.output.replace("**", "")
     assert reason in ended.output.replace("\\", "").replace("&lt;", "<"), ended.output
-    assert ended.output.count("could not be judged") < 4
+    assert "3 hosts: 1 could not be judged" in ended.output
     compared = command("compare", TWO_GPUS, tmp_path / "r.json")
     assert compared.exit_code == 1, (compared.output, compared.exception)
 
@@ -225,7 +227,7 @@ def test_recording_that_is_damaged_as_a_whole_says_where(
     assert reason in ended.output
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/etc/passwd", "a\u202eb", "-x", "", "a b", "x" * 5000 + "/"])
+@pytest.mark.parametrize("name", ["../../evil", "/etc/passwd", "a\u202eb", ""])
 def test_hosts_with_other_names_than_hosts_have_reach_no_file(tmp_path: Path, name: str) -> None:
     """Such a host is ERROR under a name made of it; nothing is written outside of the run's own folders."""
     document = json.loads(TWO_GPUS.read_text())
