@@ -11,10 +11,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_gpuinfra.naming.destination import FORMS as DESTINATIONS
+from pytest_gpuinfra.naming.destination import refusal
+
 KINDS = ("pct", "lxc", "incus", "lxd", "docker", "podman", "nspawn", "ssh")
 FORMS = "takes KIND:NAME, where KIND is one of " + ", ".join(KINDS)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_SSH_NAME = re.compile(r"(?:ssh://)?[A-Za-z0-9_][A-Za-z0-9_.@:\[\]%-]*")
 
 # systemd-nspawn: the leader by machined if that knows it, else the child of the nspawn that has this name.
 _NSPAWN = r"""
@@ -150,11 +152,30 @@ def parse_container(text: str) -> Container:
     kind, sign, name = text.partition(":")
     if not sign or kind not in KINDS:
         raise ValueError(FORMS)
-    if not (_SSH_NAME if kind == "ssh" else _NAME).fullmatch(name):
+    if kind == "ssh":
+        if refusal(name):
+            raise ValueError(f"{FORMS}, and of the kind ssh NAME is {DESTINATIONS}: {refusal(name)}")
+    elif not _NAME.fullmatch(name):
         raise ValueError(f"{FORMS}, and NAME holds letters, digits, '.', '_' and '-' only")
     if kind == "pct" and not name.isdigit():
         raise ValueError("takes pct:NUMBER, the number of the container")
     return Container(kind, name)
+
+
+def entered_by(enter: Sequence[str]) -> Container | None:
+    """Tell which container is entered by what `Container.enter` gave, in any version of ours; None if none is."""
+    asked = _plain(enter)
+    for kind in KINDS:
+        for word in asked:
+            container = Container(kind, word)
+            if _plain(container.enter or ("ssh", word)) == asked:
+                return container
+    return None
+
+
+def _plain(argv: Sequence[str]) -> list[str]:
+    """Give the words of an argv that are no program text."""
+    return [word for word in argv if len(word) <= 200 and re.fullmatch(r"[\w.@:%\[\]/-]+", word)]
 
 
 def words(argv: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ Logging in takes longer than all that a run prepares before its captures. Where 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from pytest_gpuinfra.connection.rights import Sudo
 from pytest_gpuinfra.connection.ssh import SshConnection
 
-_PLAIN_DESTINATION = re.compile(r"(ssh://)?([\w.-]+@)?[A-Za-z0-9][\w.-]*(?(1)(:\d+)?)")
+_PLAIN_DESTINATION = re.compile(r"(ssh://)?(\w[\w.-]*@)?[A-Za-z0-9][\w.-]*(?(1)(:\d+)?)")
 _OTHER_WORDS = ("all", "local")
 
 
@@ -31,7 +32,7 @@ def open_plain_destinations(
     Returns:
         Connections by destination, with their first sessions begun.
     """
-    if inventory.exists():
+    if os.path.lexists(inventory):
         return {}
     certain = [name for name in names if _PLAIN_DESTINATION.fullmatch(name) and name not in _OTHER_WORDS]
     opened = {}

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from pytest_gpuinfra.naming.destination import refusal
 from pytest_gpuinfra.naming.hostlist import expand, is_hostlist
+
+
+def _host(text: str) -> str:
+    reason = refusal(text) or ("it names a user or a port" if "@" in text or "/" in text else "")
+    if reason:
+        raise ValueError(reason)
+    return text
 
 
 class CollectiveExpectation(BaseModel):
@@ -33,7 +41,7 @@ class CollectiveExpectation(BaseModel):
         default_factory=dict,
         description='variables for the ranks, {NCCL_SOCKET_IFNAME = "eth1"}; "{host}" in a value is the host\'s alias',
     )
-    addresses: dict[str, str] = Field(
+    addresses: dict[str, Annotated[str, AfterValidator(_host)]] = Field(
         default_factory=dict,
         description="address by which the other hosts reach a host, by alias; by default the one that ssh takes",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pytest_gpuinfra.containers import FORMS, parse_container
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address
+from pytest_gpuinfra.input_file import read_text
 from pytest_gpuinfra.target.probe_mask import mask_text
 
 PciAddress = Annotated[str, AfterValidator(normalise_pci_address)]
@@ -41,9 +43,13 @@ def _container(text: str) -> str:
 
 def _unit(text: str) -> str:
     name = text if "." in text else f"{text}.service"
-    if "/" in name or name != name.strip() or name.startswith("-"):
-        raise ValueError("takes the name of a systemd unit")
+    if not _UNIT.fullmatch(name):
+        raise ValueError("takes the name of a systemd unit: letters, digits and ':-_.\\\\@', no dash at its beginning")
     return name
+
+
+_UNIT = re.compile(r"(?!-)[A-Za-z0-9:_.\\@-]{1,255}")
+"""Source: systemd.unit(5), "Unit name"; a pattern (*) would stand for several, a dash for an option."""
 
 
 ContainerName = Annotated[
@@ -54,6 +60,9 @@ UnitName = Annotated[
     AfterValidator(_unit),
     Field(description='systemd unit that serves, "sglang-qwen"; in the container if there is one'),
 ]
+
+
+HostUnitName = Annotated[str, AfterValidator(lambda name: name if _UNIT.fullmatch(name) else _unit(f"{name}.x"))]
 
 
 class _Model(BaseModel):
@@ -145,10 +154,5 @@ class ServiceExpectation(_Model):
 
 
 def _read(base: Path, name: str) -> str:
-    try:
-        return str(mask_text((base / name).read_text(encoding="utf-8")))  # type: ignore[no-untyped-call]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InventoryError(
-            f"expect.service: the file {base / name} cannot be read: {getattr(error, 'strerror', None) or error}",
-            remedy="give its path relative to the inventory file",
-        ) from None
+    text = read_text(base / name, InventoryError, remedy="expect.service takes paths relative to the inventory file")
+    return str(mask_text(text))  # type: ignore[no-untyped-call]

@@ -18,6 +18,7 @@ from pytest_gpuinfra.capture import (
     tree,
 )
 from pytest_gpuinfra.container_facts import ContainerFacts, parse_failed_units
+from pytest_gpuinfra.containers import Container, entered_by
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.facts.boot import parse_boot_id, parse_kernel_release, parse_uptime_s
 from pytest_gpuinfra.facts.confidential import ConfidentialComputing, parse_confidential
@@ -42,6 +43,7 @@ from pytest_gpuinfra.service_facts import ServiceFacts
 from pytest_gpuinfra.service_requests import container_of
 
 _PCI = "/sys/bus/pci/devices"
+_ANOTHER = "correct its name in the inventory, or take a new recording: what was seen of one is not seen of another"
 _DISPLAY_BRIDGE_ACCELERATOR = ["0x03", "0x0604", "0x12"]
 
 UNIT_PROPERTIES = (
@@ -236,6 +238,12 @@ class HostFacts:
         """The service; the inventory must name its unit, or nobody asked."""
         if self._spec.service is None:
             raise FactUnavailable("service", "the inventory names no service", remedy='service = "UNIT"')
+        self._check_place(container_of(self._spec))
+        asked = self.capture.request("service")
+        if asked is not None and asked["unit"] != self._spec.service:
+            raise FactUnavailable(
+                self._spec.service, f"the recording is of another unit, {asked['unit']}", remedy=_ANOTHER
+            )
         return ServiceFacts(self.capture, self._spec.service)
 
     @cached_property
@@ -244,10 +252,29 @@ class HostFacts:
         container = container_of(self._spec)
         if container is None:
             raise FactUnavailable("container", "the inventory names no container", remedy='container = "KIND:NAME"')
+        self._check_place(container)
         return ContainerFacts(self.capture, container)
+
+    def _check_place(self, container: Container | None) -> None:
+        """
+        Hold the place that was asked, a container or the host itself, against the one that the inventory names.
+
+        Raises:
+            FactUnavailable: They are not the same.
+        """
+        request = self.capture.request("inside")
+        asked = entered_by(request["enter"][:-3]) if request is not None else None
+        if self.capture.error is None and asked != container:
+            raise FactUnavailable(
+                str(container or "the host itself"),
+                f"the recording is of another place, {asked or 'the host itself'}",
+                remedy=_ANOTHER,
+            )
 
     def failed_units(self, where: str) -> tuple[str, ...]:
         """Give the failed units of the "host", or of the container ("inside")."""
+        if where == "inside":
+            self._check_place(container_of(self._spec))
         return parse_failed_units(self._one(f"{where}_failed_units", "list"))
 
     def answer(self, request_id: str) -> Node:

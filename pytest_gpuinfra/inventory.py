@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,9 +28,18 @@ from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.expect_collective import CollectiveExpectation
 from pytest_gpuinfra.expect_gpu import GpuExpectation
 from pytest_gpuinfra.expect_model import ModelExpectation
-from pytest_gpuinfra.expect_service import ContainerExpectation, ContainerName, ServiceExpectation, UnitName
+from pytest_gpuinfra.expect_service import (
+    ContainerExpectation,
+    ContainerName,
+    HostUnitName,
+    ServiceExpectation,
+    UnitName,
+)
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address, short_address
+from pytest_gpuinfra.input_file import parse_toml, read_text
+from pytest_gpuinfra.naming.destination import FORMS, refusal, url_refusal
 from pytest_gpuinfra.naming.hostlist import expand, is_hostlist
+from pytest_gpuinfra.naming.named import ALIAS
 
 FILE_NAME = "gpuinfra.toml"
 GroupType = Literal["identity", "DMA", "DMA-FQ", "blocked", "unmanaged"]
@@ -128,7 +136,7 @@ class Expectation(_Model):
         default_factory=dict,
         description='parameters in /sys/module, by "module.parameter": {"kvm_amd.sev_snp" = "Y"}',
     )
-    units: dict[str, Literal["active", "inactive", "absent", "without-effect"]] = Field(
+    units: dict[HostUnitName, Literal["active", "inactive", "absent", "without-effect"]] = Field(
         default_factory=dict,
         description="systemd units of the host; without-effect: it may be installed, is not enabled, and did not run",
     )
@@ -178,10 +186,24 @@ class Expectation(_Model):
         return []
 
 
+def _destination(text: str) -> str:
+    reason = refusal(text.replace("{alias}", "alias"))
+    if reason:
+        raise ValueError(f"{reason}; it takes {FORMS}")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    reason = url_refusal(text)
+    if reason:
+        raise ValueError(reason)
+    return text
+
+
 class HostSpec(_Model):
     """One host: how to reach it, and what is expected of it."""
 
-    address: str | None = Field(
+    address: Annotated[str, AfterValidator(_destination)] | None = Field(
         None,
         description='what ssh(1) takes, "root@192.0.2.10", or "local" for this machine; the alias if left out. '
         '"{alias}" in it stands for the alias: "root@{alias}.mgmt.example.org"',
@@ -192,13 +214,17 @@ class HostSpec(_Model):
         description='true: be root through `sudo -n`; "read": only read what root reads, by the sudoers file that '
         "`gpuinfra sudoers` prints (docs/security.md)",
     )
-    endpoint: str | None = Field(
+    endpoint: Annotated[str, AfterValidator(_endpoint)] | None = Field(
         None,
         pattern="^https?://",
         description='inference endpoint as seen from where the service runs, "http://localhost:30000"; '
         "a loopback address is reached through a tunnel",
     )
-    api_key_env: str | None = Field(None, description="variable of pytest's environment that holds the endpoint's key")
+    api_key_env: str | None = Field(
+        None,
+        pattern="^[A-Za-z_][A-Za-z0-9_]*$",
+        description="variable of pytest's environment that holds the endpoint's key",
+    )
     prompts: tuple[str, ...] = Field((), description="files of more questions with known answers, beside the inventory")
     container: ContainerName | None = None
     service: UnitName | None = None
@@ -239,9 +265,6 @@ class Inventory(_Model):
     )
 
 
-_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
 def read_inventory(path: Path) -> Inventory:
     """
     Read and check an inventory file.
@@ -249,17 +272,8 @@ def read_inventory(path: Path) -> Inventory:
     Raises:
         InventoryError: With file, key, reason, and what is legal, one line for each fault found.
     """
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InventoryError(
-            f"{path}: cannot be read: {error.strerror}", remedy="name a file with --gpu-inventory"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise InventoryError(f"{path}: is not UTF-8 text (byte {error.start})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InventoryError(f"{path}: is not TOML: {error}") from None
-    inventory = parse_inventory(raw, str(path))
+    text = read_text(path, InventoryError, remedy="name a file with --gpu-inventory")
+    inventory = parse_inventory(parse_toml(text, str(path), InventoryError), str(path))
     read: dict[int, HostSpec] = {}
     for host in inventory.hosts.values():
         if id(host) not in read:  # those of one hostlist share it
@@ -311,7 +325,7 @@ def _aliases(hosts: Mapping[str, Any], lists: Mapping[str, Mapping[str, None]], 
             other = found.get(alias)
             if other is not None and alias not in hosts:
                 faults.append(f"hosts.{key}: {alias!r} is in hosts.{other} as well; leave it out of one of them")
-            if not _ALIAS.fullmatch(alias):
+            if not ALIAS.fullmatch(alias):
                 faults.append(
                     f"hosts.{alias}: an alias is letters, digits, '.', '_' and '-', and begins with none of '.-'"
                 )

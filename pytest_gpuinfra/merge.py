@@ -7,6 +7,9 @@ from two boots: what is wrong with one node never keeps the others from being me
 Layout: FOLDER/NODE/... for each node (any file names), or FOLDER/NODE.json. A recording is found by its content, JUnit
 by its root element, Allure's results by their names. The alias "local" becomes NODE. Folders named "merged" are
 passed over.
+
+Whoever may write FOLDER/NODE speaks for NODE and for nobody else, but for places that are named as controllers, whose
+runs judged others. What two speak for is ERROR. Links are not followed, so that no other file is drawn in.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from pytest_gpuinfra.merge_checks import (
     check_boots,
     check_expected,
     check_whole,
+    own_reports,
     settle,
 )
 from pytest_gpuinfra.merge_files import FoundFiles, find_files
@@ -43,16 +47,23 @@ class Merged:
         troubles: What keeps reports from being whole.
         notes: What a reader should know beside it, one line each.
         files: Where JUnit and Allure results are.
+        speakers: Name of the place that speaks for a host, by alias; a host for which several do is not in it.
     """
 
     recording: Recording
     troubles: tuple[Trouble, ...]
     notes: tuple[str, ...]
     files: FoundFiles
+    speakers: Mapping[str, str]
 
 
 def merge_folder(
-    folder: Path, expected: Sequence[str] = (), *, leave_out: Iterable[Path] = (), spool: Spool | None = None
+    folder: Path,
+    expected: Sequence[str] = (),
+    *,
+    leave_out: Iterable[Path] = (),
+    spool: Spool | None = None,
+    controllers: Sequence[str] = (),
 ) -> Merged:
     """
     Merge the runs of a folder.
@@ -62,6 +73,7 @@ def merge_folder(
         expected: Aliases of all nodes that should have reported; () if nobody knows.
         leave_out: Files and folders that an earlier merge wrote.
         spool: Keeps what hosts answered out of memory; None to keep it there.
+        controllers: Globs over names of places whose runs judged several hosts from outside.
 
     Raises:
         RecordingError: There is no such folder, or it holds no run and nothing was expected.
@@ -71,14 +83,14 @@ def merge_folder(
     folder = folder.resolve()
     files = find_files(folder, leave_out)
     troubles = Troubles()
-    reports = _read(folder, files, troubles, spool)
+    reports = _read(folder, files, troubles, spool, controllers)
     if not reports and not troubles.all and not expected:
         raise RecordingError(
             f"{folder}: no recording is in there, and no node was expected",
             remedy="let every node write --gpu-recording=FOLDER/NODE/recording.json; name the nodes by --expect-hosts",
         )
     told = {report.place for found in reports.values() for report in found}
-    kept = [one for node, found in reports.items() for one in settle(node, found, troubles, set(reports))]
+    kept = [settle(node, found, troubles) for node, found in reports.items()]
     check_boots(kept, troubles)
     beside = {failure.place for failure in files.failures}
     for report in kept:
@@ -86,18 +98,21 @@ def merge_folder(
     check_expected(
         expected, kept, {place: names for place, names in files.places.items() if place not in told}, troubles
     )
-    files = files.without(told - {report.place for report in kept})
+    speakers = {report.node: report.place for report in kept if not report.contested}
     recording = _recording(kept, expected, files, troubles)
-    return Merged(recording, troubles.all, tuple(troubles.notes), files)
+    return Merged(recording, troubles.all, (*files.notes, *troubles.notes), files, speakers)
 
 
-def _read(folder: Path, files: FoundFiles, troubles: Troubles, spool: Spool | None) -> dict[str, list[NodeReport]]:
-    """Read the recordings, by node."""
+def _read(
+    folder: Path, files: FoundFiles, troubles: Troubles, spool: Spool | None, controllers: Sequence[str]
+) -> dict[str, list[NodeReport]]:
+    """Read the recordings, by node; what one place says of another's host is left out, and named."""
     reports: dict[str, list[NodeReport]] = {}
     for path, node in files.recordings:
         try:
             for report in read_reports(read_recording(path), path, node, spool):
-                reports.setdefault(report.node, []).append(report)
+                if own_reports(report, troubles, controllers):
+                    reports.setdefault(report.node, []).append(report)
         except RecordingError as error:
             reason = error.reason.removeprefix(f"{path}: ")
             if reason.startswith("not a recording"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from pytest_gpuinfra.capture import Capture
 from pytest_gpuinfra.merge_node import NodeReport
+from pytest_gpuinfra.recording import RecordedHost
 
 AREA = "merge/test_reports.py"
 """Where the items stand that a merge itself adds."""
@@ -65,37 +68,46 @@ class Troubles:
         return [trouble for trouble in self._found.values() if trouble.node == node]
 
 
-def settle(node: str, reports: list[NodeReport], troubles: Troubles, taken: set[str]) -> list[NodeReport]:
-    """Decide which of several reports of one alias count: the newest of a boot; all, if they are several machines."""
+def own_reports(report: NodeReport, troubles: Troubles, controllers: Sequence[str]) -> bool:
+    """
+    Tell whether a report is taken: from the host's own place, or from one whose runs judged others.
+
+    Args:
+        report: What one recording says of one host.
+        troubles: Where another place's word is named, for both.
+        controllers: Globs over names of places that are believed about all hosts.
+    """
+    place = report.place
+    if report.node == place or any(fnmatch.fnmatchcase(place, pattern) for pattern in controllers):
+        return True
+    remedy = f"if {place} is a run that judged others from outside: --controller={place}; else find out who wrote it"
+    troubles.add(place, "own name", f"it speaks for {report.node}: {report.at}", remedy)
+    reason = f"{place} speaks for it, which is taken from its own folder alone: {report.at}"
+    troubles.add(report.node, "own report", reason, remedy)
+    return False
+
+
+def settle(node: str, reports: list[NodeReport], troubles: Troubles) -> NodeReport:
+    """Give a host's report; of several that speak for it none counts, but for what they found wrong."""
     if len(reports) == 1:
-        return reports
+        return reports[0]
     reports.sort(key=lambda report: (report.began, str(report.file)))
-    newest, older = reports[-1], reports[:-1]
-    kept = [newest]
-    for report in older:
-        both = f"{report.at} and {newest.at}"
-        if report.uuids and newest.uuids and report.uuids.isdisjoint(newest.uuids):
-            other = next(name for n in range(2, 1000) if (name := f"{node}.{n}") not in taken)
-            taken.add(other)
-            reason = f"two machines report under this alias, one of them shown as {other}: {both}"
-            troubles.add(node, "one machine", reason, "give each machine an alias of its own")
-            troubles.add(other, "one machine", reason.replace(other, node), "give each machine an alias of its own")
-            kept.append(report.renamed(other))
-        elif not report.boot or report.boot != newest.boot:
-            boots = f"boots {report.boot or 'unknown'} and {newest.boot or 'unknown'}"
-            reason = f"two reports, from {boots}: {both}; the newer one is shown"
-            troubles.add(node, "one boot", reason, "take the older file away if the reboot was meant, or judge again")
-        else:
-            wrong = f", which had {report.count('failed')} failed" if report.count("failed") else ""
-            troubles.notes.append(f"{node}: judged twice on one boot; {newest.at} counts, not {report.at}{wrong}")
-    return kept
+    files = " and ".join(report.at for report in reports)
+    boots = dict.fromkeys(report.boot or "unknown" for report in reports)
+    of_boots = f", of boots {', '.join(boots)}" if len(boots) > 1 else ""
+    reason = f"{len(reports)} reports speak for it{of_boots}: {files}"
+    remedy = "take all but the right one away, or judge the node again into an empty folder"
+    troubles.add(node, "one report", reason, remedy)
+    wrong = {str(row["id"]): row for report in reports for row in report.results if row["outcome"] == "failed"}
+    capture = Capture(node, "nobody", (), {}, ("UnreachableError", f"{node}: {reason}", remedy))
+    return replace(reports[-1], host=RecordedHost({}, capture), results=tuple(wrong.values()), contested=True)
 
 
 def check_boots(kept: Sequence[NodeReport], troubles: Troubles) -> None:
     """One boot id under two aliases is one machine under two names, so one of the two was never judged."""
     by_boot: dict[str, list[str]] = {}
     for report in kept:
-        if report.boot:
+        if report.boot and not report.contested:
             by_boot.setdefault(report.boot, []).append(report.node)
     for boot, nodes in by_boot.items():
         for node in nodes if len(nodes) > 1 else ():
@@ -121,7 +133,7 @@ def check_whole(report: NodeReport, troubles: Troubles, failed_beside: Set[str])
         how = _STATUS.get(report.ended, "not ended in order")
         reason = f"its run was {how} (pytest's status {report.ended}): {report.at}"
         troubles.add(report.node, "run whole", reason, "see that run's output, and judge the node again")
-    elif not report.results:
+    elif not report.results and not report.contested:
         troubles.add(report.node, "run whole", f"nothing was judged: {report.at} holds no result", AGAIN)
     elif report.ended == 1 and not report.explained and report.place not in failed_beside:
         reason = f"its run ended with status 1, and nothing in its recording is wrong: {report.at}"

@@ -10,12 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from pytest_gpuinfra.errors import InventoryError
+from pytest_gpuinfra.input_file import read_text
 from pytest_gpuinfra.inventory import read_inventory
-from pytest_gpuinfra.masking import mask_text
 from pytest_gpuinfra.merge import Merged, merge_folder
 from pytest_gpuinfra.merge_reports import write_allure, write_junit
 from pytest_gpuinfra.naming.hostlist import expand
 from pytest_gpuinfra.recording import Recording, write_recording
+from pytest_gpuinfra.report.escaped import VisibleConsole, readable
 from pytest_gpuinfra.report.fleet import Fleet, make_fleet
 from pytest_gpuinfra.report.fleet_text import show_fleet, show_troubles
 from pytest_gpuinfra.report.page import make_page
@@ -39,6 +40,7 @@ class MergeOptions:
         alluredir, junitxml, recording: Reports to write; None for none.
         outliers: "report" or "fail".
         unknown: "error", "fail" or "allow".
+        controller: Globs over names of places whose runs judged several hosts from outside.
     """
 
     expect_hosts: tuple[str, ...] = ()
@@ -50,6 +52,7 @@ class MergeOptions:
     recording: str | None = None
     outliers: str = "report"
     unknown: str = "error"
+    controller: tuple[str, ...] = ()
 
     @property
     def written(self) -> list[Path]:
@@ -69,7 +72,7 @@ def run_merge(folder: str, options: MergeOptions, console: Console | None = None
         RecordingError, InventoryError: The folder, a hostlist or an inventory cannot be used.
         OSError: A report cannot be written.
     """
-    console = console or Console(highlight=False)
+    console = console or VisibleConsole(highlight=False)
     spool = Spool()
     try:
         return _run(folder, options, console, spool)
@@ -79,13 +82,15 @@ def run_merge(folder: str, options: MergeOptions, console: Console | None = None
 
 def _run(folder: str, options: MergeOptions, console: Console, spool: Spool) -> int:
     expected = list(dict.fromkeys(_expected(options)))
-    merged = merge_folder(Path(folder), expected, leave_out=options.written, spool=spool)
+    merged = merge_folder(
+        Path(folder), expected, leave_out=options.written, spool=spool, controllers=options.controller
+    )
     fleet = make_fleet(merged.recording, unknown_allowed=options.unknown == "allow")
     lines = _write(merged, fleet, options)
     show_troubles(fleet, console)
     show_fleet(fleet, console)
     for line in (*merged.notes, *lines):
-        console.print(mask_text(line), markup=False, soft_wrap=True)
+        console.print(readable(line), markup=False, soft_wrap=True)
     return exit_status(merged.recording, fleet.numbers.stragglers, options.outliers, options.unknown)
 
 
@@ -108,10 +113,7 @@ def _expected(options: MergeOptions) -> Iterator[str]:
     for hostlist in options.expect_hosts:
         yield from expand(hostlist, f"--expect-hosts={hostlist}")
     for file in options.expect_file:
-        try:
-            lines = Path(file).read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InventoryError(f"--expect-file={file}: cannot be read: {error}") from None
+        lines = read_text(Path(file), InventoryError, remedy="see --expect-file").split()
         if not lines:
             raise InventoryError(
                 f"--expect-file={file}: names no host", remedy="write it with `scontrol show hostnames` in the job"

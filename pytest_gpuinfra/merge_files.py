@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+from pytest_gpuinfra.errors import RecordingError
+from pytest_gpuinfra.input_file import parse_json, parse_xml, read_text
+from pytest_gpuinfra.naming.named import ALIAS
+
 _ALLURE = ("-result.json", "-container.json", "-globals.json")
-_UNFINISHED = re.compile(r"\..+\.json\.[A-Za-z0-9_]{8}")
+_UNFINISHED = re.compile(r"\.(.+)\.json\.[A-Za-z0-9_]{8}")
 """Name that a recording has until it is whole (`recording.write_recording`)."""
 
 MERGED = "merged"
 """Name of a folder that merges write to; nothing below it is a node's."""
 
-_NOT_ALIAS = re.compile(r"[^A-Za-z0-9._-]|^[._-]+")
+MOST_BYTES = 64 << 20
+"""Size of a report of a node, at most, but for its recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class FoundFiles:
         broken: Files that are not whole: path, place, reason. Shape (n,).
         failures: What JUnit says failed or broke. Shape (n,).
         places: Names of files by place, for places that are folders, or that JUnit files alone make.
+        notes: What was left out, and why, one line each.
     """
 
     recordings: tuple[tuple[Path, str], ...]
@@ -60,39 +66,36 @@ class FoundFiles:
     broken: tuple[tuple[Path, str, str], ...]
     failures: tuple[JunitFailure, ...]
     places: Mapping[str, frozenset[str]]
-
-    def without(self, places: Set[str]) -> FoundFiles:
-        """Leave out the JUnit files and Allure results of some places: of runs that a newer one stands for."""
-        return replace(
-            self,
-            junit=tuple(entry for entry in self.junit if entry[1] not in places),
-            allure=tuple(entry for entry in self.allure if entry[1] not in places),
-            failures=tuple(failure for failure in self.failures if failure.place not in places),
-        )
-
-
-def node_name(text: str) -> str:
-    """Make an alias of a file's or folder's name."""
-    return _NOT_ALIAS.sub("", text) or "node"
+    notes: tuple[str, ...] = ()
 
 
 def find_files(folder: Path, leave_out: Iterable[Path] = ()) -> FoundFiles:
     """
-    Sort the files of a folder; XML is read, JSON is not.
+    Sort the files of a folder; XML is read, and so is what Allure wrote.
 
     Args:
         folder: The folder, resolved; FOLDER/NODE/... and FOLDER/NODE.json give the place's name.
         leave_out: Files and folders that do not count.
     """
     left = {path.resolve() for path in leave_out}
-    recordings, junit, broken, failures = [], [], [], []
+    recordings, junit, broken, failures, notes = [], [], [], [], []
     allure: dict[Path, str] = {}
     places: dict[str, set[str]] = {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         if MERGED in parts[:-1] or not left.isdisjoint((path, *path.parents)):
             continue
-        place = node_name(parts[0] if len(parts) > 1 else path.name.partition(".")[0])
+        place = _place(parts[0], alone=len(parts) == 1 and not path.is_dir())
+        if not ALIAS.fullmatch(place):
+            if len(parts) == 1:
+                notes.append(f"{path.name!r}: its name is no host's, so it is left out")
+            continue
+        if path.is_symlink():
+            if len(parts) == 1:
+                notes.append(f"{path.name}: a link, which is not followed")
+            else:
+                broken.append((path, place, "it is a link, which is not followed"))
+            continue
         if path.is_dir():
             if not os.access(path, os.R_OK | os.X_OK):
                 broken.append((path, place, "the folder cannot be read: permission denied"))
@@ -107,9 +110,9 @@ def find_files(folder: Path, leave_out: Iterable[Path] = ()) -> FoundFiles:
             recordings.append((path, place))
         elif path.suffix == ".xml":
             try:
-                root = ElementTree.parse(path).getroot()
-            except (ElementTree.ParseError, OSError) as error:
-                broken.append((path, place, f"the JUnit file is damaged: {error}"))
+                root = parse_xml(read_text(path, RecordingError, most=MOST_BYTES), str(path), RecordingError)
+            except RecordingError as error:
+                broken.append((path, place, f"the JUnit file is damaged: {error.reason.removeprefix(f'{path}: ')}"))
                 continue
             if root.tag in ("testsuites", "testsuite"):
                 junit.append((root, place))
@@ -126,16 +129,35 @@ def find_files(folder: Path, leave_out: Iterable[Path] = ()) -> FoundFiles:
         tuple(broken),
         tuple(failures),
         {place: frozenset(names) for place, names in places.items()},
+        tuple(notes),
     )
+
+
+def _place(name: str, *, alone: bool) -> str:
+    """Name the place of a folder, or of a file that stands alone: "node-a" of node-a.json."""
+    if not alone:
+        return name
+    unfinished = _UNFINISHED.fullmatch(name)
+    return unfinished[1] if unfinished else name.rpartition(".")[0] or name
 
 
 def _unreadable(path: Path) -> str:
     """Say why a JSON file cannot be read; "" if it can."""
     try:
-        json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        return str(error)
+        read_json(path)
+    except RecordingError as error:
+        return error.reason.removeprefix(f"{path}: ")
     return ""
+
+
+def read_json(path: Path) -> Any:
+    """
+    Read a JSON file that a node wrote.
+
+    Raises:
+        RecordingError: It is no regular file, too large, or odd.
+    """
+    return parse_json(read_text(path, RecordingError, most=MOST_BYTES), str(path), RecordingError)
 
 
 def _failures(root: ElementTree.Element, place: str) -> list[JunitFailure]:

@@ -28,6 +28,7 @@ class NodeReport:
         began: When the run began. plugin: Version that wrote it.
         ended: pytest's own status; None if it is not known. explained: Whether some item of the run tells why it is 1.
         boot: Its boot id; "" if it is not known. trimmed: What was cut out of it for its size.
+        contested: Whether several speak for this host, so that none is believed.
     """
 
     node: str
@@ -41,25 +42,12 @@ class NodeReport:
     explained: bool
     boot: str
     trimmed: tuple[Mapping[str, Any], ...]
-
-    @property
-    def uuids(self) -> frozenset[str]:
-        """Of its GPUs; none if they are not known."""
-        try:
-            return frozenset(uuid for row in HostFacts(self.host.capture).gpu_table if (uuid := row.text("uuid")))
-        except GpuInfraError:
-            return frozenset()
+    contested: bool = False
 
     @property
     def at(self) -> str:
         """The file, and when its run began."""
         return f"{self.file.parent.name}/{self.file.name} (began {self.began or 'at an unknown time'})"
-
-    def renamed(self, node: str) -> NodeReport:
-        """Give it under another name."""
-        results = tuple(rename_result(result, self.node, node) for result in self.results)
-        host = replace(self.host, capture=replace(self.host.capture, alias=node))
-        return replace(self, node=node, host=host, results=results)
 
     def count(self, outcome: str) -> int:
         """Give the number of items that ended so."""

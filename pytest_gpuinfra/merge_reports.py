@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import shutil
+import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +14,16 @@ from typing import Any
 from xml.etree import ElementTree
 
 from pytest_gpuinfra.errors import RecordingError
-from pytest_gpuinfra.masking import mask_text
+from pytest_gpuinfra.input_file import read_bytes, read_text
 from pytest_gpuinfra.merge import Merged
 from pytest_gpuinfra.merge_checks import AREA, Trouble
+from pytest_gpuinfra.merge_files import MOST_BYTES, read_json
 from pytest_gpuinfra.merge_node import rename_id
+from pytest_gpuinfra.report.allure_files import categories
+from pytest_gpuinfra.report.escaped import readable
 from pytest_gpuinfra.report.fleet import Fleet
 from pytest_gpuinfra.report.fleet_picture import write_fleet
+from pytest_gpuinfra.visible import visible
 
 _UNKNOWN = "Unknown: could not be observed"
 _OF_THE_RUN = ("pytest-gpuinfra", "controller", "level")
@@ -36,11 +41,16 @@ def write_junit(path: Path, merged: Merged) -> None:
     for document, place in merged.files.junit:
         for suite in [document] if document.tag == "testsuite" else document.findall("testsuite"):
             suite.set("name", place)
-            for case in suite.iter("testcase"):
+            for case in suite.findall("testcase"):
                 case.set("name", rename_id(case.get("name", ""), "local", place))
-                for entry in case.iter("property"):
-                    if entry.get("name") == "gpu_host" and entry.get("value") == "local":
+                hosts = [entry for entry in case.iter("property") if entry.get("name") == "gpu_host"]
+                for entry in hosts:
+                    if entry.get("value") == "local":
                         entry.set("value", place)
+                if any(merged.speakers.get(entry.get("value", "")) != place for entry in hosts):
+                    suite.remove(case)
+            _recount(suite)
+            _show_hidden(suite)
             root.append(suite)
     suite = ElementTree.SubElement(root, "testsuite", {"name": "merge", "tests": str(len(merged.troubles))})
     suite.set("errors", str(len(merged.troubles)))
@@ -49,17 +59,35 @@ def write_junit(path: Path, merged: Merged) -> None:
         name = trouble.id.rpartition("::")[2]
         case = ElementTree.SubElement(suite, "testcase", {"classname": AREA.removesuffix(".py").replace("/", ".")})
         case.set("name", name)
-        error = ElementTree.SubElement(case, "error", {"message": mask_text(trouble.reason)})
-        error.text = mask_text(trouble.message)
+        error = ElementTree.SubElement(case, "error", {"message": readable(trouble.reason)})
+        error.text = readable(trouble.message)
     for word in ("tests", "failures", "errors", "skipped"):
         root.set(word, str(sum(int(one.get(word) or 0) for one in root.findall("testsuite"))))
     path.parent.mkdir(parents=True, exist_ok=True)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 
 
+def _recount(suite: ElementTree.Element) -> None:
+    """Write down how many cases a suite has, and how they ended, by what is left in it."""
+    cases = suite.findall("testcase")
+    suite.set("tests", str(len(cases)))
+    for word, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(word, str(sum(case.find(tag) is not None for case in cases)))
+
+
+def _show_hidden(suite: ElementTree.Element) -> None:
+    """Escape what a node wrote: signs that XML does not allow, or that readers do not see."""
+    for element in suite.iter():
+        element.text, element.tail = visible(element.text or ""), visible(element.tail or "")
+        for name, value in element.items():
+            element.set(name, visible(value))
+
+
 def write_allure(directory: Path, merged: Merged, fleet: Fleet | None) -> int:
     """
     Write one set of Allure results: those of all nodes, one result for each report that is not whole, the fleet.
+
+    Every file gets a name, and every result an identity, that hold the name of its place: none takes another's place.
 
     Args:
         directory: Where to; it must not exist, or be empty.
@@ -80,54 +108,99 @@ def write_allure(directory: Path, merged: Merged, fleet: Fleet | None) -> int:
     environments: dict[str, dict[str, str]] = {}
     for source, place in merged.files.allure:
         for path in sorted(source.iterdir()):
-            if path.name == "environment.properties":
-                environments[place] = _properties(path.read_text(encoding="utf-8"))
-            elif path.name in ("categories.json", "executor.json"):
-                if not (directory / path.name).exists():
-                    shutil.copyfile(path, directory / path.name)
-            elif path.name.endswith("-result.json"):
-                count += _result(path, place, directory)
-            elif path.is_file() and not path.name.endswith("-globals.json"):
-                shutil.copyfile(path, directory / path.name)
+            if path.is_symlink() or not path.is_file():
+                continue
+            if path.name.endswith(("-result.json", "-container.json")):
+                count += _take_over(path, place, merged.speakers, directory)
+            elif "-attachment" in path.name:
+                with contextlib.suppress(RecordingError):  # one that is too large is missing in the report
+                    data = read_bytes(path, RecordingError, most=MOST_BYTES)
+                    (directory / _own_name(place, path.name)).write_bytes(data)
+            elif path.name == "environment.properties":
+                with contextlib.suppress(RecordingError):
+                    environments[place] = _properties(read_text(path, RecordingError))
     for trouble in merged.troubles:
         document = json.dumps(_trouble_result(trouble), indent=1)
         (directory / f"{uuid.uuid4()}-result.json").write_text(document, encoding="utf-8")
-    lines = "".join(f"{name}={value}\n" for name, value in _joined(environments).items())
+    lines = "".join(f"{visible(name)}={visible(value)}\n" for name, value in _joined(environments).items())
     (directory / "environment.properties").write_text(lines, encoding="utf-8")
+    (directory / "categories.json").write_text(json.dumps(categories(), indent=1) + "\n", encoding="utf-8")
     if fleet is not None:
         write_fleet(directory, fleet)
     return count + len(merged.troubles)
 
 
-def _result(path: Path, place: str, directory: Path) -> int:
-    """Take over one result; of the host "local", under the place's name. One that is damaged was told, and is left."""
+def _take_over(path: Path, place: str, speakers: Mapping[str, str], directory: Path) -> int:
+    """
+    Take over one result or container; one that is damaged was named, and is left out, as is one about another's host.
+
+    Returns:
+        Results written: 1, or 0.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
-        result = json.loads(text)
-    except ValueError:
+        result = read_json(path)
+    except RecordingError:
         return 0
-    if isinstance(result, dict) and {"name": "target", "value": "local"} in result.get("labels", ()):
-        _rename(result, place)
-        text = json.dumps(result)
-    (directory / path.name).write_text(text, encoding="utf-8")
-    return 1
+    if not isinstance(result, dict) or not isinstance(result.get("uuid"), str):
+        return 0
+    is_result = path.name.endswith("-result.json")
+    result = _as_of(place, result)
+    if is_result:
+        try:
+            about = _rename(result, place)
+        except (KeyError, TypeError, AttributeError):
+            return 0
+        if any(speakers.get(alias, place) != place for alias in about):
+            return 0
+    kind = "result" if is_result else "container"
+    (directory / f"{result['uuid']}-{kind}.json").write_text(json.dumps(result), encoding="utf-8")
+    return int(is_result)
 
 
-def _rename(result: dict[str, Any], place: str) -> None:
-    """Give a result of the host "local" its node's name, and a history of its own."""
-    for label in result["labels"]:
-        if label["name"] in ("parentSuite", "host", "target") and label.get("value") == "local":
+def _as_of(place: str, data: Any, key: str = "") -> Any:
+    """Give Allure's data with ids and names of files of the place's own, and hidden characters shown."""
+    if isinstance(data, dict):
+        return {visible(name): _as_of(place, value, name) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_as_of(place, value, key) for value in data]
+    if not isinstance(data, str):
+        return data
+    if key == "source":
+        return _own_name(place, data)
+    return str(uuid.UUID(_digest(place, data))) if key in ("uuid", "children") else visible(data)
+
+
+def _own_name(place: str, name: str) -> str:
+    """Make a file's name of a place and a name; only an ending of letters and digits is kept of that."""
+    ending = re.search(r"\.[A-Za-z0-9]{1,8}\Z", name)
+    return f"{uuid.UUID(_digest(place, name))}-attachment{ending[0] if ending else ''}"
+
+
+def _rename(result: dict[str, Any], place: str) -> set[str]:
+    """
+    Give a result of the host "local" its node's name, and every result a history of its host's own.
+
+    Returns:
+        Aliases of hosts that it is about, or that it is filed under.
+    """
+    labels = [label for label in result.get("labels", ()) if label["name"] in ("parentSuite", "host", "target")]
+    local = any(label["name"] == "target" and label["value"] == "local" for label in labels)
+    for label in labels if local else ():
+        if label["value"] == "local":
             label["value"] = place
-    for parameter in result.get("parameters", ()):
+    for parameter in result.get("parameters", ()) if local else ():
         if parameter == {"name": "host", "value": "local"}:
             parameter["value"] = place
-    if result.get("titlePath", [""])[:1] == ["local"]:
+    if local and result.get("titlePath", [""])[:1] == ["local"]:
         result["titlePath"][0] = place
-    for detail in ("message", "trace"):
+    for detail in ("message", "trace") if local else ():
         text = (result.get("statusDetails") or {}).get(detail)
         if text:
             result["statusDetails"][detail] = text.replace("local: ", f"{place}: ")
-    result["historyId"] = _digest(place, str(result.get("historyId")))
+    target = next((label["value"] for label in labels if label["name"] == "target"), "")
+    result["historyId"] = _digest(target or place, str(result.get("historyId")))
+    filed = {str(label["value"]) for label in labels if label["name"] != "host"}
+    return filed | {str(part) for part in result.get("titlePath", ())[:1]}
 
 
 def _trouble_result(trouble: Trouble) -> Mapping[str, Any]:
@@ -149,7 +222,7 @@ def _trouble_result(trouble: Trouble) -> Mapping[str, Any]:
         "testCaseId": _digest("case", test),
         "historyId": _digest("history", trouble.node, test),
         "status": "broken",
-        "statusDetails": {"message": mask_text(trouble.message), "trace": mask_text(trouble.message)},
+        "statusDetails": {"message": readable(trouble.message), "trace": readable(trouble.message)},
         "stage": "finished",
         "start": now,
         "stop": now,

@@ -204,8 +204,10 @@ class Run:
         spec = host.selected.spec
         address = self.settings.endpoint or spec.endpoint or ""
         recorded = host.selected.gathered.get("endpoint")
-        if host.selected.way == "replay":
-            address = recorded["address"] if recorded else ""
+        if recorded is None and host.selected.way == "replay":
+            address = ""
+        elif recorded is not None and not address:
+            address = "embedded" if recorded.get("embedded") else recorded["address"]
         if address in ("", "none"):
             return None
         from pytest_gpuinfra.serving import Serving, ServingSettings
@@ -281,7 +283,7 @@ class Run:
             SamplingPlan(port=port_of(address)),
             load=serving.load,
             connection=lambda: host.connection,
-            boot_id=lambda: host.facts.boot_id,
+            boot_id=lambda: host.facts.boot_id if serving.held is None or recorded else "",
             recorded=recorded,
             on_progress=self._tell,
         )

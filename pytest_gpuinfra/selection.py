@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +21,10 @@ from pytest_gpuinfra.inventory import (
     parse_inventory,
     read_inventory,
 )
+from pytest_gpuinfra.naming.destination import host_of, refusal
 from pytest_gpuinfra.naming.hostlist import expand, is_hostlist
 from pytest_gpuinfra.naming.named import NamedHost
-from pytest_gpuinfra.recording import read_recording
+from pytest_gpuinfra.recording import RecordedHost, damaged_host, read_recording
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def find_inventory(option: str | None, root: Path) -> tuple[Inventory, str]:
     if option:
         return read_inventory(Path(option)), option
     path = root / FILE_NAME
-    if path.is_file():
+    if os.path.lexists(path):
         return read_inventory(path), str(path)
     return Inventory(), ""
 
@@ -193,15 +195,9 @@ _FORMS = (
 
 def _check_destination(text: str, subject: str) -> None:
     """Refuse what ssh(1) would take for something else than a destination."""
-    if text.startswith("-"):
-        raise InventoryError(f"{subject}: a destination does not begin with a dash", remedy=_FORMS)
-    if re.search(r"\s", text):
-        raise InventoryError(f"{subject}: a destination holds no space", remedy=_FORMS)
-    if re.search(r"[][]", re.sub(r"\[[0-9A-Fa-f:.%\w]*:[0-9A-Fa-f:.%\w]*\]", "", text)):
-        raise InventoryError(
-            f"{subject}: the brackets are neither a range of numbers nor an IPv6 address, and match no alias",
-            remedy=_FORMS,
-        )
+    reason = refusal(text)
+    if reason:
+        raise InventoryError(f"{subject}: {reason}", remedy=_FORMS)
 
 
 def _from_elsewhere(
@@ -255,14 +251,37 @@ def _replayed(file: str, inventory: Inventory, source: str) -> list[SelectedHost
     hosts = []
     for alias, recorded in recording.hosts.items():
         if alias in inventory.hosts:
-            hosts.append(
-                SelectedHost(alias, "replay", "", inventory.hosts[alias], source, recorded.capture, recorded.gathered)
-            )
+            spec = inventory.hosts[alias]
+            wanted = _address(alias, spec) if spec.address else ""
+            then = _recorded_address(alias, recorded)
+            if wanted and then and host_of(wanted) != host_of(then):
+                reason = f"the recording {file} is of {then}, and the inventory's address is {wanted}"
+                hosts.append(SelectedHost(alias, "replay", "", spec, source, damaged_host(alias, reason).capture))
+            else:
+                hosts.append(SelectedHost(alias, "replay", "", spec, source, recorded.capture, recorded.gathered))
         else:
             spec = parse_inventory({"hosts": {alias: recorded.spec}}, f"{file}, expectation of {alias}").hosts[alias]
+            spec = spec.model_copy(update=_not_followed(recorded))
             origin = "" if spec.expect.empty else f"the recording {file}"
             hosts.append(SelectedHost(alias, "replay", "", spec, origin, recorded.capture, recorded.gathered))
     return hosts
+
+
+def _recorded_address(alias: str, recorded: RecordedHost) -> str:
+    """Give the address that a host was recorded at; "" for one that judged itself, or was not reached by ssh."""
+    declared = recorded.spec.get("address")
+    if isinstance(declared, str):
+        return declared.replace("{alias}", alias)
+    way, _, destination = recorded.capture.reached_by.partition(" ")
+    return destination if way == "ssh" else ""
+
+
+def _not_followed(recorded: RecordedHost) -> dict[str, Any]:
+    """Give what replaces keys of a recorded expectation: no file of this machine, and the endpoint that was asked."""
+    asked = recorded.gathered.get("endpoint")
+    if asked is None:
+        return {"prompts": ()}
+    return {"prompts": (), "endpoint": None if asked.get("embedded") else asked["address"]}
 
 
 def _alias_of(destination: str) -> str:

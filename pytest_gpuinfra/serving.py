@@ -20,6 +20,7 @@ import httpx
 
 from pytest_gpuinfra.connection.base import Connection
 from pytest_gpuinfra.connection.tunnel import Tunnel
+from pytest_gpuinfra.endpoint.address import parse_address
 from pytest_gpuinfra.endpoint.bad_requests import Refusal, send_bad_requests
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.embedded import EmbeddedServer
@@ -131,6 +132,26 @@ class Serving:
         self._models_at: float | None = None
         self._lock = threading.RLock()
 
+    @property
+    def held(self) -> Mapping[str, Any] | None:
+        """
+        What an earlier run gathered of this endpoint; None for a live host.
+
+        Raises:
+            EndpointError: It is of another endpoint.
+        """
+        if self._recorded is None:
+            return None
+        asked, address = self.settings.address, str(self._recorded["address"])
+        embedded = bool(self._recorded.get("embedded"))
+        if (asked and embedded != (asked == EMBEDDED)) or (asked and not embedded and not _same(asked, address)):
+            raise EndpointError(
+                f"{self.alias}: the recording is of another endpoint, {EMBEDDED if embedded else address}, "
+                f"and {asked} is asked for",
+                remedy="correct `endpoint` in the inventory, or run on the host itself",
+            )
+        return self._recorded
+
     @cached_property
     def prompts(self) -> tuple[Prompt, ...]:
         """Questions with known answers, those of the user's files included."""
@@ -145,8 +166,9 @@ class Serving:
             EndpointError: There is none, its address is none, or the embedded server does not start.
             UnreachableError: The tunnel to it cannot be had.
         """
-        if self._recorded is not None:
-            return self._make(self._recorded["address"], ReplayTransport(self._recorded["exchanges"]), None)
+        held = self.held
+        if held is not None:
+            return self._make(held["address"], ReplayTransport(held["exchanges"]), None)
         address = self._embedded.url() if self.settings.address == EMBEDDED else self.settings.address
         url = httpx.URL(address)
         inner: httpx.BaseTransport = httpx.HTTPTransport(trust_env=False)
@@ -176,8 +198,9 @@ class Serving:
     @cached_property
     def readiness(self) -> Readiness:
         """How far the server got in the time that it was given."""
-        if self._recorded is not None:
-            return _readiness(self._recorded["readiness"])
+        held = self.held
+        if held is not None:
+            return _readiness(held["readiness"])
         return self.endpoint.readiness(
             wait_s=self.settings.wait_s,
             model=self.expect.id,
@@ -280,8 +303,9 @@ class Serving:
         Raises:
             FactUnavailable: The recording holds no such measurement.
         """
-        if self._recorded is not None:
-            return _throughput(self._recorded, streams)
+        held = self.held
+        if held is not None:
+            return _throughput(held, streams)
         with self._lock:
             if streams not in self._throughput:
                 endpoint = self.ready()
@@ -332,6 +356,11 @@ class Serving:
             self.endpoint.close()
         if self._tunnel is not None:
             self._tunnel.close()
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two addresses are of one endpoint."""
+    return parse_address(one) == parse_address(other)
 
 
 def port_of(address: str) -> int | None:

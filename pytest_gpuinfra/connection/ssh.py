@@ -131,7 +131,8 @@ class SshConnection(PipeConnection):
 
     def jump_command(self) -> str:
         """Give the ProxyCommand that carries another connection through this one (`ssh -W`)."""
-        return shlex.join(self.control_argv("-W", "%h:%p")).replace("'%h:%p'", "%h:%p")
+        words = [word.replace("%", "%%") for word in self.control_argv("-W", "%h:%p")]  # a zone, fe80::1%eth0
+        return shlex.join(words).replace("%%h:%%p", "%h:%p")
 
     def explain(self, exit_status: int | None, said: str, noise: str) -> Exception:
         """Say why a session did not come about."""

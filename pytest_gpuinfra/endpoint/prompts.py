@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from pytest_gpuinfra.errors import InventoryError
+from pytest_gpuinfra.input_file import parse_toml, read_text
 
 DEFAULT_FILE = Path(__file__).parent.parent / "prompts.toml"
 AnswerKind: TypeAlias = Literal["integer", "exact", "regex", "tolerance"]
@@ -49,10 +49,7 @@ def read_prompts(*files: Path) -> tuple[Prompt, ...]:
     """
     prompts: dict[str, Prompt] = {}
     for file in (DEFAULT_FILE, *files):
-        try:
-            text = file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise InventoryError(f"{file}: cannot be read: {error.strerror}", remedy="see --gpu-prompts") from None
+        text = read_text(file, InventoryError, remedy="see --gpu-prompts")
         prompts.update({prompt.name: prompt for prompt in parse_prompts(text, str(file))})
     return tuple(prompts.values())
 
@@ -64,10 +61,7 @@ def parse_prompts(text: str, source: str = "prompts") -> tuple[Prompt, ...]:
     Raises:
         InventoryError: No TOML, no [[prompts]], or an entry that is none.
     """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InventoryError(f"{source}: no TOML: {error}") from None
+    table = parse_toml(text, source, InventoryError)
     entries = table.get("prompts")
     if set(table) != {"prompts"} or not isinstance(entries, list) or not entries:
         raise InventoryError(f"{source}: holds {', '.join(table) or 'nothing'}", remedy="it takes [[prompts]] only")

@@ -171,7 +171,8 @@ class ReplayTransport(httpx.BaseTransport):
             raise failed(entry["reason"], request=request)
         body = "".join(entry["pieces"]).encode()
         stream = _Broken(body, failed(entry["reason"], request=request)) if failed else httpx.ByteStream(body)
-        return httpx.Response(entry["status"], headers=entry["headers"], stream=stream, request=request)
+        headers = [(name.encode(), value.encode()) for name, value in entry["headers"].items()]
+        return httpx.Response(entry["status"], headers=headers, stream=stream, request=request)
 
 
 class _Broken(httpx.SyncByteStream):

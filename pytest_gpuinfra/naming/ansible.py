@@ -11,7 +11,6 @@ Source: ansible-inventory(1), JSON of --list: {"_meta": {"hostvars": {HOST: {...
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import shutil
 import subprocess
@@ -20,7 +19,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
 from pytest_gpuinfra.errors import InventoryError
+from pytest_gpuinfra.input_file import parse_json
 from pytest_gpuinfra.naming.named import NamedHost
 
 _TIMEOUT_S = 120.0
@@ -31,6 +34,15 @@ _STRICT = {
     "ANSIBLE_DEPRECATION_WARNINGS": "false",
 }
 """By default Ansible calls a file that it cannot read an empty inventory, and succeeds."""
+
+
+class _Group(TypedDict, total=False):
+    hosts: list[str]
+    children: list[str]
+
+
+_GROUPS = TypeAdapter(dict[str, _Group])
+_HOSTS = TypeAdapter(dict[str, dict[str, Any]])
 
 
 def ansible_hosts(named: str) -> list[NamedHost]:
@@ -47,8 +59,9 @@ def ansible_hosts(named: str) -> list[NamedHost]:
     if not Path(named).exists() and ":" in named:
         file, _, group = named.rpartition(":")
     subject = f"--gpu-host=ansible:{named}"
-    if not Path(file).exists():
-        raise InventoryError(f"{subject}: there is no {file}", remedy="write ansible:FILE, or ansible:FILE:GROUP")
+    if not (Path(file).is_file() or Path(file).is_dir()):
+        what = f"{file} is neither a file nor a folder" if Path(file).exists() else f"there is no {file}"
+        raise InventoryError(f"{subject}: {what}", remedy="write ansible:FILE, or ansible:FILE:GROUP")
     return pick_ansible_hosts(_ask(file, subject), group, subject)
 
 
@@ -60,11 +73,16 @@ def pick_ansible_hosts(text: str, group: str, subject: str) -> list[NamedHost]:
         InventoryError: It has another shape, there is no such group, or a host of it cannot be taken over.
     """
     try:
-        document = json.loads(text)
+        document = parse_json(text, subject, InventoryError)
         variables: Mapping[str, Mapping[str, Any]] = document.pop("_meta")["hostvars"]
+        _HOSTS.validate_python(variables)
+        _GROUPS.validate_python(document)
         members = {name: list(dict.fromkeys(_members(document, name, ()))) for name in document}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InventoryError(f"{subject}: ansible-inventory's answer is not understood: {error!r}") from None
+    except (KeyError, TypeError, AttributeError, RecursionError, ValidationError) as error:
+        reason = str(error).replace("\n", " ")[:200]
+        raise InventoryError(
+            f"{subject}: ansible-inventory's answer is not understood: {type(error).__name__} {reason}"
+        ) from None
     if group not in members:
         close = difflib.get_close_matches(group, members, 1, 0.6)
         guess = f"; did you mean {close[0]!r}?" if close else ""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What a host is called in ids, files and reports."""
 
 
 @dataclass(frozen=True, slots=True)

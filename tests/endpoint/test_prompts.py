@@ -27,7 +27,7 @@ def test_a_users_file_adds_and_replaces(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x = ", "no TOML"),
+        ("x = ", "is not TOML"),
         ("", "holds nothing"),
         ('[[prompt]]\nname = "a"', "holds prompt"),
         ("prompts = 1", "holds prompts"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -157,38 +158,65 @@ def test_interrupted_run_is_an_error_although_nothing_failed(put: Make, runs: Pa
     assert "nothing was judged" in merge_folder(runs).troubles[0].reason
 
 
-def test_two_boots_of_one_node_are_an_error(put: Make, runs: Path) -> None:
-    """Which of them is it? Both files are named, the newer one is shown."""
-    put("n1", place="first", began="2026-11-29T10:00:00+00:00", boot_id="00000000-0000-4000-8000-00000000000a")
-    put("n1", place="again", began="2026-11-29T11:00:00+00:00", boot_id="00000000-0000-4000-8000-00000000000b")
+def test_two_that_speak_for_one_host_are_an_error(put: Make, runs: Path) -> None:
+    """None of them is believed, both files are named, whatever their boots; what one found wrong stays wrong."""
+    put("n1", began="2026-11-29T10:00:00+00:00", boot_id="00000000-0000-4000-8000-00000000000a")
+    other = put("n1", place="n1/again", began="2026-11-29T11:00:00+00:00")
     put("n2")
     found = merge_folder(runs)
-    assert said(found) == {"n1": "one boot"}
-    assert "first/recording.json" in found.troubles[0].reason
+    assert said(found) == {"n1": "one report"}
+    assert "n1/recording.json" in found.troubles[0].reason
     assert "again/recording.json" in found.troubles[0].reason
     assert set(found.recording.hosts) == {"n1", "n2"}
+    assert not [row for row in found.recording.results if row["host"] == "n1" and row["outcome"] == "passed"]
+    assert merged(runs, "--unknown=allow").exit_code == 6
+    write_recording(other, node("n1", wrong={"test_kernel_log.py": LOG}))
+    assert merged(runs).exit_code == 1
 
 
-def test_node_judged_twice_on_one_boot_is_judged_by_the_newer_run(put: Make, runs: Path) -> None:
-    """A requeued job: no trouble, but a note that tells what the older run had."""
-    old = {"wrong": {"test_kernel_log.py": LOG}, "began": "2026-11-29T10:00:00+00:00"}
-    put("n1", place="first", **old)
-    put("n1", place="again")
-    found = merge_folder(runs)
-    assert found.troubles == ()
-    assert "judged twice on one boot" in found.notes[0]
-    assert "which had 10 failed" in found.notes[0]
+def test_a_place_speaks_for_its_own_host_alone(put: Make, runs: Path) -> None:
+    """A node that writes a good report about another one: that is no report, and both are not judged."""
+    put("n1", place="evil", boot_id="00000000-0000-4000-8000-00000000000a")
+    put("n2")
+    found = merge_folder(runs, ["n1", "n2"])
+    assert said(found) == {"evil": "own name", "n1": "own report"}
+    assert "evil/recording.json" in found.troubles[1].reason
+    assert merged(runs, "--unknown=allow").exit_code == 6
+    put("n1", wrong={"test_kernel_log.py": LOG})
+    assert merged(runs).exit_code == 1
+    put("n1")
+    assert merged(runs).exit_code == 6
+    (runs / "evil" / "recording.json").unlink()
+    shutil.rmtree(runs / "evil")
     assert merged(runs).exit_code == 0
 
 
-def test_two_machines_under_one_alias_are_both_shown(put: Make, runs: Path) -> None:
-    """Told apart by their GPUs' uuids; what is wrong with the second one is not lost."""
-    put("n1", place="a", wrong={"test_kernel_log.py": LOG}, began="2026-11-29T10:00:00+00:00")
-    file = put("n1", place="b", boot_id="00000000-0000-4000-8000-00000000000b")
-    file.write_text(file.read_text().replace("GPU-", "GPU-f"))
-    found = merge_folder(runs)
-    assert said(found) == {"n1": "one machine", "n1.2": "one machine"}
-    assert merged(runs).exit_code == 1
+@pytest.mark.parametrize("place", ["n1 ", "n1\u200b", "-n1", "n1;"])
+def test_a_place_whose_name_is_no_alias_is_nobodys(put: Make, runs: Path, place: str) -> None:
+    """Nothing is cut off a name until it is another host's."""
+    put("n1", place=place)
+    put("n2")
+    ended = merged(runs, "--expect-hosts=n[1-2]")
+    assert ended.exit_code == 6
+    assert "never reported" in ended.output
+    assert "its name is no host's" in ended.output
+
+
+def test_links_and_special_files_are_not_followed(put: Make, runs: Path, tmp_path: Path) -> None:
+    """What a node's folder points to is not its word, and a FIFO does not hold up the others."""
+    put("n1")
+    real = put("n2")
+    real.rename(tmp_path / "elsewhere.json")
+    real.symlink_to(tmp_path / "elsewhere.json")
+    (runs / "n3").mkdir()
+    os.mkfifo(runs / "n3" / "recording.json")
+    (runs / "n4" / "allure-results").mkdir(parents=True)
+    os.mkfifo(runs / "n4" / "allure-results" / "a-result.json")
+    os.mkfifo(runs / "n4" / "junit.xml")
+    found = merge_folder(runs, ["n1", "n2", "n3", "n4"])
+    assert said(found) == {"n2": "file whole", "n3": "file whole", "n4": "file whole"}
+    assert "link" in found.troubles[0].reason + found.troubles[1].reason + found.troubles[2].reason
+    assert merged(runs, "--expect-hosts=n[1-4]", f"--alluredir={tmp_path / 'allure'}").exit_code == 6
 
 
 def test_one_machine_under_two_aliases_is_an_error(put: Make, runs: Path) -> None:
@@ -392,20 +420,27 @@ def test_node_judges_itself_under_its_own_name() -> None:
         select_hosts(["local:-x"], inventory, "gpuinfra.toml")
 
 
-def test_reports_of_a_superseded_run_are_left_out(real_runs: Path, tmp_path: Path) -> None:
-    """Of two runs on one boot the newer one counts, in JUnit and Allure, too."""
+def test_reports_about_anothers_host_are_left_out(real_runs: Path, tmp_path: Path) -> None:
+    """JUnit and Allure of a place hold its own host alone: none replaces, or stands as a retry of, another's result."""
     shared = tmp_path / "runs"
-    shutil.copytree(real_runs / "n1", shared / "older")
-    shutil.copytree(real_runs / "n1", shared / "newer")
-    file = shared / "older" / "recording.json"
-    document = json.loads(file.read_text())
-    file.write_text(json.dumps({**document, "started_at": "2020-01-01T00:00:00+00:00"}))
+    shutil.copytree(real_runs, shared)
+    shutil.copytree(real_runs / "n1" / "allure-results", shared / "n2" / "more" / "allure-results")
+    for path in (shared / "n2" / "more" / "allure-results").glob("*-result.json"):
+        path.write_text(path.read_text().replace('"failed"', '"passed"'))
+    shutil.copy(real_runs / "n1" / "junit.xml", shared / "n2" / "more.xml")
     merged(shared, f"--junitxml={tmp_path / 'all.xml'}", f"--alluredir={tmp_path / 'allure'}")
-    assert [suite.get("name") for suite in ElementTree.parse(tmp_path / "all.xml").getroot()] == ["newer", "merge"]
-    single = len(list((real_runs / "n1" / "allure-results").glob("*-result.json")))
-    assert len(list((tmp_path / "allure").glob("*-result.json"))) == single
-    failed = [result for result in merge_folder(shared).recording.results if result["outcome"] == "failed"]
-    assert len(failed) == 1
+    results = [json.loads(path.read_text()) for path in (tmp_path / "allure").glob("*-result.json")]
+    about = [one for one in results if {"name": "target", "value": "n1"} in one["labels"]]
+    single = [json.loads(path.read_text()) for path in (real_runs / "n1" / "allure-results").glob("*-result.json")]
+    assert len(about) == sum({"name": "target", "value": "n1"} in one["labels"] for one in single)
+    assert len({one["historyId"] for one in about}) == len(about)
+    attached = {part["source"] for one in results for part in one.get("attachments", ())}
+    assert attached
+    assert attached <= {path.name for path in (tmp_path / "allure").iterdir()}
+    for suite in ElementTree.parse(tmp_path / "all.xml").getroot():
+        hosts = {entry.get("value") for entry in suite.iter("property") if entry.get("name") == "gpu_host"}
+        assert hosts <= {suite.get("name")}
+        assert suite.get("tests") == str(len(suite.findall("testcase")))
 
 
 def test_what_was_cut_out_of_a_recording_stays_known(put: Make, runs: Path) -> None:
@@ -435,9 +470,11 @@ def test_one_recording_may_hold_several_hosts(runs: Path) -> None:
     both = Recording({**bad.hosts, **good.hosts}, [*bad.results, *good.results], bad.started_at, "0.1", exit_status=1)
     write_recording(runs / "shard-1.json", both)
     write_recording(runs / "shard-2.json", node("n3"))
-    found = merge_folder(runs, ["n1", "n2", "n3"])
+    found = merge_folder(runs, ["n1", "n2", "n3"], controllers=["shard-*"])
     assert found.troubles == ()
     assert list(found.recording.hosts) == ["n1", "n2", "n3"]
+    assert merged(runs, "--controller=shard-*").exit_code == 1
+    assert merged(runs).exit_code == 6
 
 
 def test_share_without_a_host_is_no_node(put: Make, runs: Path) -> None:

@@ -35,6 +35,9 @@ def faults(schema: Mapping[str, Any], data: Any, root: Mapping[str, Any], where:
         return [] if data == schema["const"] else [f"{where}: {data!r}"]
     if "enum" in schema:
         return [] if data in schema["enum"] else [f"{where}: {data!r}"]
+    if "anyOf" in schema:
+        tried = [faults(one, data, root, where) for one in schema["anyOf"]]
+        return [] if [] in tried else [fault for one in tried for fault in one][:1]
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(isinstance(data, TYPES[kind]) for kind in kinds):

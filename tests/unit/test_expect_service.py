@@ -76,7 +76,7 @@ def test_users_copies_travel_with_the_expectation(tmp_path: Path) -> None:
 def test_copy_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """Its path is said."""
     (tmp_path / "gpuinfra.toml").write_text('[hosts.a]\nservice = "x"\n[hosts.a.expect.service]\nunit_file = "no"\n')
-    with pytest.raises(InventoryError, match=f"{tmp_path}/no cannot be read"):
+    with pytest.raises(InventoryError, match=f"{tmp_path}/no: cannot be read"):
         read_inventory(tmp_path / "gpuinfra.toml")
 
 
