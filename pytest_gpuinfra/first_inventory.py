@@ -17,6 +17,7 @@ from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.facts.pci import PciFunction, PciFunctions
 from pytest_gpuinfra.facts.pci_address import short_address
 from pytest_gpuinfra.host_facts import HostFacts
+from pytest_gpuinfra.masking import mask_text
 from pytest_gpuinfra.recording import RecordedHost
 from pytest_gpuinfra.report.pair_matrix import matrix_of
 from pytest_gpuinfra.snapshot import snapshot_of
@@ -74,7 +75,7 @@ def first_inventory(alias: str, address: str | None, host: RecordedHost) -> str:
         *_model(alias, host),
         *_devices(alias, facts),
     ]
-    return "\n".join(lines).rstrip() + "\n"
+    return mask_text("\n".join(lines).rstrip() + "\n")
 
 
 def _expect(facts: HostFacts, host: RecordedHost) -> list[str]:

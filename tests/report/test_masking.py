@@ -122,12 +122,21 @@ def planted() -> dict[str, Any]:
     host["gathered"] = {
         "endpoint": {
             "address": f"http://user:{SECRETS['in an address']}@localhost:1",
-            "readiness": {"models": []},
+            "readiness": {
+                "base_url": "http://localhost:1",
+                "rungs": [],
+                "models": [],
+                "waited_s": 0.0,
+                "wait_s": 0.0,
+                "stop": "ready",
+            },
             "exchanges": [
                 {
                     "method": "GET",
                     "path": f"/v1?sig={SECRETS['in a query']}",
                     "request": "",
+                    "status": 200,
+                    "headers": {},
                     "pieces": list(TEXTS.values()),
                 }
             ],
