@@ -838,7 +838,8 @@ def mask_argv(argv, text=mask_text):
     for word in argv:
         if (
             follows
-            and not (word.startswith("-") and len(word) > 1 and follows != PASSWORD)
+            and not (word.startswith("-") and len(word) > 1 and (follows != PASSWORD or classify_name(word)))
+            and not word.startswith("--")
             and not is_harmless(word, follows)
         ):
             masked.append(MASK)
@@ -849,7 +850,8 @@ def mask_argv(argv, text=mask_text):
         if name in _BY_TOOL:
             options = _BY_TOOL[name] if name not in _LOGINS or "login" in argv else ()
         follows = NONE
-        if word.startswith("-") and "=" not in word and " " not in word:
+        glued = "-p+" in options and word.startswith("-p")
+        if word.startswith("-") and "=" not in word and " " not in word and not glued:
             kind = classify_name(word)
             follows = max(kind, STRONG) if kind else (PASSWORD if word in options and word not in _USERS else NONE)
         elif word == "login" and "login" in options:

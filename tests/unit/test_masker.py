@@ -147,6 +147,13 @@ def test_deep_data_is_masked_without_recursion() -> None:
     assert masked == {"password": MASK}
 
 
+def test_option_with_its_value_glued_on_takes_no_other_word() -> None:
+    """What follows `-pVALUE` is an option of its own, with a value of its own."""
+    argv = ["mysql", "-pmySECRET", "--api-key", "x y", "--port", "1"]
+    masked = probe_mask.mask_argv(argv)  # type: ignore[no-untyped-call]
+    assert masked == ["mysql", f"-p{MASK}", "--api-key", MASK, "--port", "1"]
+
+
 def test_bytes_are_masked_too() -> None:
     """What is no UTF-8 is escaped."""
     assert probe_mask.mask_text(b"password=\xff\xfe\n") == f"password={MASK}\n"  # type: ignore[no-untyped-call]
