@@ -269,9 +269,9 @@ class GpuRuns:
 
     def _read(self, name: str, said: Mapping[str, Any]) -> GpuRun:
         run = parse_gpu_program_events(said["lines"], source=f"{self.alias}: {name}_program")
-        if run.contradiction:
+        if run.unplanned:
             raise ProbeError(
-                f"{self.alias}: {name}_program: its events do not fit together: {run.contradiction}",
+                f"{self.alias}: {name}_program: its events do not fit together: {run.unplanned}",
                 remedy="run it again; keep the recording and report it if that does not help",
             )
         if run.stand_in and not said.get("stand_in_allowed"):

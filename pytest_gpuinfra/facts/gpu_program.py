@@ -160,23 +160,13 @@ class GpuProgramRun:
         return fatal[0] if fatal else "the program ended without its last event"
 
     @property
-    def contradiction(self) -> str:
-        """How its events do not fit together, as those of no program of ours; "" if they do."""
-        if self.plan is None:
-            if self.devices or self.transfers or self.chains or self.runs:
-                return "results without a plan"
-            return "complete without a plan" if self.complete and self.skipped_reason is None else ""
-        if not self.complete:
+    def unplanned(self) -> str:
+        """What it says without a plan, so that nobody knows of which boot and on what; "" if nothing."""
+        if self.plan is not None:
             return ""
-        if any(trouble.fatal for trouble in self.troubles):
-            return "complete in spite of a fatal error"
-        single = sum(not one.simultaneous for one in self.transfers)
-        done = single + (len(self.transfers) - single) / 2 + len(self.chains)
-        if done != self.plan.tasks:
-            return f"complete with {done:g} of {self.plan.tasks} tasks"
-        if sorted(one.arm for one in self.runs) != sorted(self.plan.arms):
-            return "complete with other all-reduces than were planned"
-        return ""
+        if self.devices or self.transfers or self.chains or self.runs:
+            return "results without a plan"
+        return "complete without a plan" if self.complete and self.skipped_reason is None else ""
 
     @property
     def stand_in(self) -> str | None:
