@@ -14,6 +14,8 @@ import threading
 ANSWER_MAX = 12 << 20
 READINGS_MAX = 200000
 LARGE = 65536
+BEGINNING = 4096
+TOO_MUCH = "EFBIG: all answers together are longer than %d MiB or %d readings" % (ANSWER_MAX >> 20, READINGS_MAX)
 _TEXT = (str,)
 _FIELDS = {"t": _TEXT, "e": _TEXT, "s": _TEXT, "x": (int, type(None)), "cut": (int,)}
 
@@ -62,7 +64,7 @@ class Answers:
     """
     Answers in the making, held as JSON, so that their size is known and bounded.
 
-    Of a request that does not fit any more, large readings are left out; where that is not enough, all of it is.
+    Of a request that does not fit any more, large readings are cut; where that is not enough, it is left out.
     `put` may be called from any thread.
     """
 
@@ -80,7 +82,7 @@ class Answers:
             if not self._fits(text, node):
                 text = json.dumps({entry: {name: small(node[name]) for name in node}})[1:-1]
             if not self._fits(text, node):
-                self._refuse(identity, too_much()["e"])
+                self._refuse(identity, TOO_MUCH)
             if identity in self.refused:
                 return
             self.size += len(text) + 2
@@ -120,13 +122,10 @@ class Answers:
         stream.write("}")
 
 
-def too_much():
-    """Give the reading of something for which there is no room."""
-    return {"e": "EFBIG: all answers together are longer than %d MiB or %d readings" % (ANSWER_MAX >> 20, READINGS_MAX)}
-
-
 def small(reading):
-    """Give a reading, without its text where that is large."""
-    if sum(len(value) for value in reading.values() if isinstance(value, str)) < LARGE:
+    """Give a reading; of one that is large, the beginning, which nobody may take for the whole."""
+    length = sum(len(value) for value in reading.values() if isinstance(value, str))
+    if length <= LARGE:
         return reading
-    return too_much()
+    kept = {key: value[:BEGINNING] if isinstance(value, str) else value for key, value in reading.items()}
+    return dict(kept, cut=length) if "t" in kept else kept

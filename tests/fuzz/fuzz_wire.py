@@ -54,7 +54,7 @@ VALUES = st.recursive(
 
 @st.composite
 def changed(draw: st.DrawFn, value: Any) -> Any:
-    """Give a JSON array or object with one to three places replaced, removed or renamed, or, of a text, cut or filled."""
+    """Give a JSON array or object with one to three places replaced, removed or renamed; of a text, cut or filled."""
     root = [copy.deepcopy(value)]
     for _ in range(draw(st.integers(1, 3))):
         holder: Any = root
