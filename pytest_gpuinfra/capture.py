@@ -6,15 +6,14 @@ Requests go in, the probe's raw answers come out; nothing is judged here.
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from pytest_gpuinfra.connection.base import NO_PYTHON, Connection, inside_argv, runner_source
+from pytest_gpuinfra.connection.base import NO_PYTHON, CommandResult, Connection, inside_argv, runner_source
 from pytest_gpuinfra.errors import (
     CommandTimeout,
     FactUnavailable,
@@ -23,7 +22,9 @@ from pytest_gpuinfra.errors import (
     UnreachableError,
 )
 from pytest_gpuinfra.facts.reading import Node, Reading, Tree
+from pytest_gpuinfra.target.probe_answer import flaw_of
 from pytest_gpuinfra.target.probe_text import probe_text
+from pytest_gpuinfra.wire import load_object
 
 PROBE_SCHEMA = 1
 Request: TypeAlias = dict[str, Any]
@@ -191,7 +192,7 @@ class Capture:
             UnreachableError, ProbeError: The host gave no answer at all.
             FactUnavailable: Nobody asked for this, or an older recording does not hold it.
         """
-        return self.tree(identity).get("", {})
+        return self.entry(identity, "")
 
     def tree(self, identity: str) -> Tree:
         """
@@ -211,16 +212,16 @@ class Capture:
 
     def entry(self, identity: str, entry: str) -> Node:
         """
-        Give the readings of one entry of a tree, by item name; {} if there is no such entry.
+        Give the readings of one entry of a tree, by item name; no reading if there is no such entry.
 
         Raises:
             As `tree`.
         """
         found = self._found(identity)
-        if found is None or entry not in found[1]:
+        if found is None:
             return {}
         request, answer = found
-        return _readings(request, entry, answer[entry])
+        return _readings(request, entry, answer.get(entry, {}))
 
     def _found(self, identity: str) -> tuple[Request, Mapping[str, Mapping[str, Mapping[str, Any]]]] | None:
         """Give a request and its answer; None for a directory that does not exist."""
@@ -317,7 +318,7 @@ def take_capture(
         if any(request["kind"] == "inside" for request in requests):
             plan |= {"source": source, "runner": runner_source()}
         result = connection.run_program(source, plan, timeout_s=timeout_s, site=False)
-        document = _document(connection.name, result.exit_status, result.stdout, result.stderr)
+        document = _document(connection.name, result, asked_ids(requests))
     except CommandTimeout as error:
         reason = f"{connection.name}: the probe did not end within {timeout_s:g} s and was killed"
         if error.output.strip():
@@ -345,35 +346,91 @@ def _failed(base: dict[str, Any], error: GpuInfraError, connection: Connection, 
     )
 
 
-def _document(name: str, exit_status: int, stdout: str, stderr: str) -> dict[str, Any]:
-    if exit_status != 0:
-        said = stderr.strip()[-600:] or "it said nothing"
+def asked_ids(requests: Iterable[Request]) -> frozenset[str]:
+    """Give the ids that answers may have: those of requests, and of what is asked inside containers."""
+    asked = list(requests)
+    return frozenset(one["id"] for request in asked for one in (request, *_inner(request)))
+
+
+def _inner(request: Request) -> list[Request]:
+    return request["requests"] if request["kind"] == "inside" else []
+
+
+def _document(name: str, result: CommandResult, asked: frozenset[str]) -> dict[str, Any]:
+    """
+    Read what the probe wrote.
+
+    Raises:
+        ProbeError: It ended badly, or this is no answer of a probe to what was asked.
+    """
+    if result.exit_status != 0:
+        output = result.stderr.strip()[-600:] or "it said nothing"
         raise ProbeError(
-            f"{name}: the probe ended with status {exit_status}: {said}",
+            f"{name}: the probe ended with status {result.exit_status}: {output}",
             remedy="python3 3.6 or later with its standard library is needed there; report this if it has that",
         )
     try:
-        document = json.loads(stdout)
+        document = load_object(result.stdout_bytes.decode("ascii"), depth=None)
     except ValueError as error:
-        raise ProbeError(f"{name}: the probe's answer is no JSON ({error}): {stdout[:200]!r}") from None
-    if not isinstance(document, dict) or document.get("schema") != PROBE_SCHEMA:
-        raise ProbeError(f"{name}: the probe's answer has another schema than {PROBE_SCHEMA}: {stdout[:200]!r}")
+        flaw = str(error)
+    else:
+        flaw = _flaw_of(document, asked)
+    if flaw:
+        shown = result.stdout_bytes[:200].decode("utf-8", "backslashreplace")
+        raise ProbeError(
+            f"{name}: the probe's answer cannot be used: {flaw}; it begins with {shown!r}",
+            remedy="see whether python3 there is the distribution's own, and who else may write on that host",
+        )
     return document
+
+
+def _flaw_of(document: Mapping[str, Any], asked: frozenset[str]) -> str:
+    """Say what is wrong with the probe's document; "" if nothing is."""
+    if document.get("schema") != PROBE_SCHEMA:
+        return f"it has another schema than {PROBE_SCHEMA}"
+    python, uid = document.get("python"), document.get("uid")
+    if type(python) is not str or len(python) > 40 or type(uid) is not int:
+        return "it does not say what it ran in"
+    return str(flaw_of(document.get("answers"), asked))  # type: ignore[no-untyped-call]
 
 
 def _probe_source() -> str:
     return probe_text()
 
 
-def _readings(request: Request, entry: str, readings: Mapping[str, Mapping[str, Any]]) -> dict[str, Reading]:
+class _Readings(dict[str, Reading]):
+    """
+    Readings of one entry by item name; one that the answer lacks is unreadable.
+
+    Args:
+        readings: Those that there are.
+        source_of: Says where one comes from.
+    """
+
+    def __init__(self, readings: Mapping[str, Reading], source_of: Callable[[str], str]) -> None:
+        super().__init__(readings)
+        self._source_of = source_of
+
+    def __missing__(self, name: str) -> Reading:
+        return Reading(self._source_of(name), None, "the answer does not hold it")
+
+
+def _readings(request: Request, entry: str, readings: Mapping[str, Mapping[str, Any]]) -> Node:
     """Give the readings of one entry, with where each comes from."""
     if request["kind"] == "service":
         unit = request["unit"]
-        return {name: _reading(raw, _service_source(unit, entry, name)) for name, raw in readings.items()}
-    sources = {item["name"]: item for item in request.get("items", ())}
-    root = request.get("root", "")
-    base = f"{root}/{entry}" if root else ""
-    return {name: _reading(raw, _source(sources.get(name), base, name)) for name, raw in readings.items()}
+
+        def source_of(name: str) -> str:
+            return _service_source(unit, entry, name)
+    else:
+        sources = {item["name"]: item for item in request.get("items", ())}
+        root = request.get("root", "")
+        base = f"{root}/{entry}" if root else ""
+
+        def source_of(name: str) -> str:
+            return _source(sources.get(name), base, name)
+
+    return _Readings({name: _reading(raw, source_of(name)) for name, raw in readings.items()}, source_of)
 
 
 def _reading(raw: Mapping[str, Any], source: str) -> Reading:

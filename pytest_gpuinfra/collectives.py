@@ -6,7 +6,6 @@ What they said is written into the recording of the group's first host; a replay
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,8 +15,8 @@ from typing import Any
 from pytest_gpuinfra.connection.base import Connection
 from pytest_gpuinfra.connection.nested import connect_container
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
+from pytest_gpuinfra.event_lines import EventLines
 from pytest_gpuinfra.expect_collective import CollectiveExpectation
-from pytest_gpuinfra.facts.gpu_program import parse_progress
 from pytest_gpuinfra.facts.host_collective import HostPart, parse_host_part
 from pytest_gpuinfra.selection import SelectedHost
 from pytest_gpuinfra.service_requests import container_of
@@ -276,32 +275,21 @@ class HostCollective:
             return {member.alias: answer for member, answer in zip(members, answers, strict=True)}
 
     def _ask_one(self, member: Member, document: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        lines: list[str] = []
-        rest = ""
-        lock = threading.Lock()
-
-        def heard(stream: str, text: str) -> None:
-            nonlocal rest
-            if stream != "stdout":
-                return
-            with lock:
-                *whole, rest = (rest + text).split("\n")
-            for line in whole:
-                progress = parse_progress(line)
-                if progress is None:
-                    lines.append(line)
-                else:
-                    self.on_progress(f"group {self.name}: {progress.text}")
-
-        said: dict[str, Any] = {"lines": lines}
+        output = EventLines(f"group {self.name}", self.on_progress)
+        said: dict[str, Any] = {"lines": output.lines}
         connection = self.connect(member.host)
         try:
             container = container_of(member.host.spec)
             inside = connection if container is None else connect_container(connection, container)
             result = inside.run_program(
-                program_text("hosts"), document, timeout_s=timeout_s, on_output=heard, python=member.python
+                program_text("hosts"),
+                document,
+                timeout_s=timeout_s,
+                on_output=output.feed,
+                python=member.python,
+                keep_output=False,
             )
-            if not lines:
+            if not output.lines:
                 told = result.stderr.strip()[-600:]
                 said["error"] = f"its program ended with status {result.exit_status} and said nothing: {told}"
         except GpuInfraError as error:

@@ -16,7 +16,7 @@ from pytest_gpuinfra.facts.filesystem import Mount, Space, mount_of, parse_mount
 from pytest_gpuinfra.facts.gpu import GpuTable
 from pytest_gpuinfra.facts.gpu_query import parse_gpu_query
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address
-from pytest_gpuinfra.facts.process import load_json, parse_limits
+from pytest_gpuinfra.facts.process import fields_of, parse_limits
 from pytest_gpuinfra.facts.reading import Reading
 from pytest_gpuinfra.service_requests import LIBRARIES, SMI_FIELDS
 
@@ -56,7 +56,7 @@ class ContainerFacts:
         fields = reading.require(remedy="is /proc mounted in the container?").rpartition(")")[2].split()
         if len(fields) < 20 or not fields[19].isdigit():
             raise ParseError(reading.source, 1, reading.text or "", "not the status of a process")
-        return int(fields[19]) / float(load_json(self._inside("clock"))["ticks_a_second"])
+        return int(fields[19]) / fields_of(self._inside("clock")).positive("ticks_a_second")
 
     @cached_property
     def mounts(self) -> tuple[Mount, ...]:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_gpuinfra.capture import kernel_log, take_capture
 from pytest_gpuinfra.connection.base import Connection
 from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, GpuInfraError, ProbeError
+from pytest_gpuinfra.event_lines import EventLines
 from pytest_gpuinfra.facts.address_decode import decode_address
-from pytest_gpuinfra.facts.gpu_program import GpuProgramRun, parse_gpu_program_events, parse_progress
+from pytest_gpuinfra.facts.gpu_program import GpuProgramRun, parse_gpu_program_events
 from pytest_gpuinfra.facts.kernel_fault import parse_kernel_faults
 from pytest_gpuinfra.facts.kernel_log import KernelLog, KernelLogEntry, parse_kernel_log
 from pytest_gpuinfra.facts.peer_transfer import PeerTransfer
@@ -268,16 +269,21 @@ class GpuRuns:
 
     def _read(self, name: str, said: Mapping[str, Any]) -> GpuRun:
         run = parse_gpu_program_events(said["lines"], source=f"{self.alias}: {name}_program")
+        if run.unplanned:
+            raise ProbeError(
+                f"{self.alias}: {name}_program: its events do not fit together: {run.unplanned}",
+                remedy="run it again; keep the recording and report it if that does not help",
+            )
         if run.stand_in and not said.get("stand_in_allowed"):
             raise FactUnavailable(
                 f"{self.alias}: {name}_program",
                 f"it ran on a stand-in for the driver ({run.stand_in}), which is for tests only",
                 remedy="take it off the library path (LD_LIBRARY_PATH, LD_PRELOAD) of the target",
             )
-        if run.plan is not None and run.plan.boot_id is not None and run.plan.boot_id != self.boot_id():
+        if run.plan is not None and run.plan.boot_id != self.boot_id():
             raise FactUnavailable(
                 f"{self.alias}: {name}_program",
-                f"its results belong to boot {run.plan.boot_id}, the facts to boot {self.boot_id()}",
+                f"its results belong to boot {run.plan.boot_id or 'unknown'}, the facts to boot {self.boot_id()}",
                 remedy="run on the host itself: what was proven on one boot is not proven on another",
             )
         log: tuple[KernelLogEntry, ...] | None = None
@@ -293,30 +299,18 @@ class GpuRuns:
             f"{self.alias}: {name}_program: {expected.tasks} transfers, {expected.bytes / 1e9:.1f} GB, "
             f"{len(plan.arms)} all-reduce arms, about {expected.seconds:.0f} s"
         )
-        lines: list[str] = []
-        rest = ""
-
-        def heard(stream: str, text: str) -> None:
-            nonlocal rest
-            if stream != "stdout":
-                return
-            *whole, rest = (rest + text).split("\n")
-            for line in whole:
-                lines.append(line)
-                progress = parse_progress(line)
-                if progress is not None:
-                    self.on_progress(f"{self.alias}: {progress.text} ({progress.done}/{progress.total})")
-
-        said: dict[str, Any] = {"lines": lines}
+        output = EventLines(self.alias, self.on_progress)
+        said: dict[str, Any] = {}
         try:
             result = self.connection().run_program(
                 program_text(name),
                 plan.document(name),
                 timeout_s=plan.deadlines.total_s + _ALLOWANCE_S,
-                on_output=heard,
+                on_output=output.feed,
+                keep_output=False,
                 python=self._python if name == "torch" else None,
             )
-            if not lines:
+            if not output.lines:
                 said["error"] = (
                     f"it ended with status {result.exit_status} and said nothing: {result.stderr.strip()[-600:]}"
                 )
@@ -325,7 +319,7 @@ class GpuRuns:
         except GpuInfraError as error:
             said |= {"error": error.reason, "remedy": error.remedy}
         said |= self._log_since()
-        said["lines"] = [line for line in lines if parse_progress(line) is None]
+        said["lines"] = output.lines
         return said
 
     def _log_since(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 from pytest_gpuinfra.connection.base import Connection
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.errors import EndpointError, FactUnavailable, GpuInfraError, ProbeError
+from pytest_gpuinfra.event_lines import EventLines
 from pytest_gpuinfra.facts.participation import Participation, parse_participation
 from pytest_gpuinfra.target.sampling import SamplingPlan, sampler_text
 from pytest_gpuinfra.verdict.participation import LoadOutcome
@@ -106,7 +107,8 @@ class ParticipationRun:
 
     def _sample(self) -> dict[str, Any]:
         """Run the sampler under load; gives what it said, or why it said nothing."""
-        said: dict[str, Any] = {"lines": []}
+        output = EventLines(self.alias, self.on_progress)
+        said: dict[str, Any] = {"lines": output.lines}
         self.on_progress(f"{self.alias}: GPUs sampled for {self.plan.duration_s:g} s under {STREAMS} requests at once")
         with self.load(STREAMS) as results:
             until = time.monotonic() + _FIRST_ANSWER_S
@@ -114,10 +116,14 @@ class ParticipationRun:
                 time.sleep(0.05)
             try:
                 result = self.connection().run_program(
-                    sampler_text(), self.plan.document(), timeout_s=self.plan.duration_s + _ALLOWANCE_S, site=False
+                    sampler_text(),
+                    self.plan.document(),
+                    timeout_s=self.plan.duration_s + _ALLOWANCE_S,
+                    on_output=output.feed,
+                    site=False,
+                    keep_output=False,
                 )
-                said["lines"] = result.stdout.splitlines()
-                if not said["lines"]:
+                if not output.lines:
                     why = result.stderr.strip()[-600:]
                     said["error"] = f"it ended with status {result.exit_status} and said nothing: {why}"
             except GpuInfraError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from pytest_gpuinfra.capture import Capture
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.facts.engine_process import find_engine, find_ranks
 from pytest_gpuinfra.facts.filesystem import parse_number, require_listing
-from pytest_gpuinfra.facts.process import ServiceProcess, load_json, parse_limits, parse_process
+from pytest_gpuinfra.facts.process import ServiceProcess, fields_of, parse_limits, parse_process
 from pytest_gpuinfra.facts.python_start import PythonStart, parse_python_start
 from pytest_gpuinfra.facts.reading import Node, Reading, Tree
 from pytest_gpuinfra.facts.unit import UnitState, parse_unit_state
@@ -142,9 +143,9 @@ class ServiceFacts:
             FactUnavailable: It has none.
         """
         nodes = {entry: node for entry, node in self.tree.items() if entry.startswith("process ")}
-        found = [parse_process(int(entry.partition(" ")[2]), node) for entry, node in nodes.items()]
-        counted = self.tree[""].get("processes")
-        if counted is not None and int(counted.text or "0") > len(nodes):
+        found = [parse_process(self._integer(entry.partition(" ")[2], entry), node) for entry, node in nodes.items()]
+        counted = self._node("").get("processes")
+        if counted is not None and self._integer(counted.require(), "number of processes") > len(nodes):
             raise FactUnavailable(self.unit_name, f"only {len(nodes)} of its {counted.text} processes were read")
         processes = sorted((process for process in found if process is not None), key=lambda process: process.pid)
         if not processes:
@@ -171,14 +172,14 @@ class ServiceFacts:
     @cached_property
     def main_started_at(self) -> float:
         """When the main process was started, seconds since the epoch by the target's clock."""
-        seen = load_json(self._one("", "clock"))
+        seen = fields_of(self._one("", "clock"))
         pid = self.state.main_pid
         process = next((process for process in self.processes if process.pid == pid), self.main)
-        age_s = float(seen["boottime"]) - process.started_ticks / float(seen["ticks_a_second"])
+        age_s = seen.number("boottime") - process.started_ticks / seen.positive("ticks_a_second")
         exact_us = self.state.number("ExecMainStartTimestampMonotonic")
         if exact_us:
-            age_s = float(seen["monotonic"]) - exact_us / 1e6
-        return float(seen["realtime"]) - age_s
+            age_s = seen.number("monotonic") - exact_us / 1e6
+        return seen.number("realtime") - age_s
 
     @cached_property
     def changed_at(self) -> Mapping[str, float]:
@@ -271,13 +272,14 @@ class ServiceFacts:
         return tuple(layers)
 
     def _manager(self) -> Mapping[str, str]:
-        text = self._one("", "manager").text or ""
+        text = self._one("", "manager").require()
         return split_assignments(text.splitlines())[0]
 
     def _assignments(self, path: str) -> Mapping[str, str]:
         node = self.tree.get(f"environment {path}")
         values = {}
-        for line in (node["text"].text or "").splitlines() if node else ():
+        there = node is not None and not node["text"].missing
+        for line in node["text"].require().splitlines() if node and there else ():
             name, sign, value = line.partition("=")
             value = value.strip()
             if sign:
@@ -315,6 +317,11 @@ class ServiceFacts:
         stem, _, kind = self.unit_name.rpartition(".")
         prefix, at, _ = stem.partition("@")
         return f"{prefix}@.{kind}" if at else self.unit_name
+
+    def _integer(self, text: str, what: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,10}", text):
+            raise ParseError(self.unit_name, 0, text, f"not a {what}")
+        return int(text)
 
     def _node(self, entry: str) -> Node:
         node = self.tree.get(entry)

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from pytest_gpuinfra.connection.rights import READ_PYTHONS, Sudo, sudo_prefix
 from pytest_gpuinfra.errors import CommandTimeout, ProbeError
+from pytest_gpuinfra.wire import WireError, load_object
 
 OnOutput = Callable[[str, str], None]
 """Called with ("stdout" or "stderr", text) as output arrives, in the thread that runs the command."""
@@ -29,8 +30,10 @@ OnOutput = Callable[[str, str], None]
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 NOISE_LIMIT = 8 << 20
 """Bytes that a session may print, as its login shell does, beside what the runner says."""
-OUTPUT_LIMIT = 64 << 20
-"""Bytes that one command may print; a capture of a large host has a few."""
+OUTPUT_LIMIT = 16 << 20
+"""Bytes that one command may print, and have kept; a capture of a large host has a few, and 12 MiB at most."""
+FRAME_LIMIT = 1 << 16
+"""Bytes of one frame; the runner passes on what it reads in pieces of that size."""
 NO_PYTHON = "gpuinfra-no-python3"
 HOST_REACHED = "gpuinfra-host-reached"
 _BOOTSTRAP = """
@@ -165,6 +168,7 @@ class Connection(Protocol):
         feed: Feed | None = None,
         python: str | None = None,
         site: bool = True,
+        keep_output: bool = True,
     ) -> CommandResult:
         """
         Run a Python program that is sent along, in the target's own python3, or in another Python there.
@@ -182,6 +186,8 @@ class Connection(Protocol):
             python: Path of another Python there; that one starts as it always does, its sitecustomize included.
             site: Whether the target's own python3 gets its site-packages; without them it starts sooner, and runs
                 nothing that the machine's owner has put there. Of no effect with `python`.
+            keep_output: Whether its standard output is kept for the result, OUTPUT_LIMIT at most; without, it goes to
+                `on_output` alone, and may go on for ever.
 
         Raises:
             As `run`.
@@ -245,6 +251,39 @@ def _python_script(*, sudo: Sudo = False) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """
+    What the runner's last frame says.
+
+    Attributes:
+        status: The job's exit status; -1 where it has none, as one that was killed at its deadline.
+        timed_out: Whether that was so.
+    """
+
+    status: int
+    timed_out: bool
+
+
+def _read_end(name: str, payload: bytes) -> _End:
+    """Read the last frame; ProbeError if it has another shape than the runner's."""
+    try:
+        fields = load_object(payload.decode("ascii"))
+        status, timed_out, error = (fields.pop(key) for key in ("status", "timed_out", "error"))
+        if fields or type(timed_out) is not bool or error is not None:
+            raise WireError("it has other fields")
+        if type(status) is int and -256 <= status < 256:
+            return _End(status, timed_out)
+        if status is not None or not timed_out:
+            raise WireError(f"the exit status is {status!r}")
+        return _End(-1, timed_out)
+    except (ValueError, KeyError) as error:
+        raise ProbeError(
+            f"{name}: the session's last frame is none of the runner's: {error}: {payload[:100]!r}",
+            remedy="something on the target writes to the session's standard output, or is not what it seems",
+        ) from None
+
+
 @dataclass
 class _Exchange:
     """Bytes of one session as they came: noise before the token, then frames. What floods is cut off."""
@@ -252,9 +291,10 @@ class _Exchange:
     name: str
     token: bytes
     on_output: OnOutput | None
+    keep_output: bool = True
     noise: bytes = b""
     started: bool = False
-    end: dict[str, object] | None = None
+    end: _End | None = None
     raw: dict[str, list[bytes]] = field(default_factory=lambda: {"stdout": [], "stderr": []})
     said: bytes = b""
     _noise_bytes: int = 0
@@ -276,13 +316,15 @@ class _Exchange:
                 self._count_noise(data)
                 return
             self._buffer, self.started = after, True
-        while len(self._buffer) >= 5:
-            kind, size = struct.unpack(">cI", self._buffer[:5])
-            self._check_output(kind, size)
-            if len(self._buffer) < 5 + size:
-                return
-            payload, self._buffer = self._buffer[5 : 5 + size], self._buffer[5 + size :]
-            self._take(kind, payload)
+        place = 0
+        while self.end is None and len(self._buffer) >= place + 5:
+            kind, size = struct.unpack_from(">cI", self._buffer, place)
+            self._check_frame(kind, size)
+            if len(self._buffer) < place + 5 + size:
+                break
+            self._take(kind, self._buffer[place + 5 : place + 5 + size])
+            place += 5 + size
+        self._buffer = self._buffer[place:]
 
     def hear(self, data: bytes) -> None:
         """Take what the session itself printed on standard error."""
@@ -298,31 +340,38 @@ class _Exchange:
                 remedy="see what its login shell prints: `ssh HOST true | head`",
             )
 
-    def _check_output(self, kind: bytes, size: int) -> None:
-        if kind not in b"oex":
+    def _check_frame(self, kind: bytes, size: int) -> None:
+        if kind not in (b"o", b"e", b"x") or size > FRAME_LIMIT:
+            what = f"{kind!r}" if kind not in (b"o", b"e", b"x") else f"{kind!r} of {size} bytes"
             raise ProbeError(
-                f"the session with the target broke off into bytes that are no frame ({kind!r})",
+                f"{self.name}: the session with the target broke off into bytes that are no frame ({what})",
                 remedy="something on the target writes to the session's standard output: look at its shell set-up",
-            )
-        if self._output_bytes + size > OUTPUT_LIMIT:
-            raise ProbeError(
-                f"{self.name}: the command printed more than {OUTPUT_LIMIT >> 20} MiB, and was ended",
-                remedy="see what is so large there (a log? a file that a plugin's request reads?)",
             )
 
     def _take(self, kind: bytes, payload: bytes) -> None:
         if kind == b"x":
-            self.end = json.loads(payload)
+            self.end = _read_end(self.name, payload)
             return
         name = {b"o": "stdout", b"e": "stderr"}[kind]
-        self._output_bytes += len(payload)
-        self.raw[name].append(payload)
+        if self.keep_output or name == "stderr":
+            self._keep(name, payload)
         if self.on_output:
             self.on_output(name, self._decoders[name].decode(payload))
 
+    def _keep(self, name: str, payload: bytes) -> None:
+        self._output_bytes += len(payload)
+        if self._output_bytes > OUTPUT_LIMIT:
+            raise ProbeError(
+                f"{self.name}: the command printed more than {OUTPUT_LIMIT >> 20} MiB, and was ended",
+                remedy="see what is so large there (a log? a file that a plugin's request reads?)",
+            )
+        self.raw[name].append(payload)
+
     def bytes_of(self, name: str) -> bytes:
-        """Give what the command printed."""
-        return b"".join(self.raw[name])
+        """Give what the command printed, once: it is not held twice."""
+        joined = b"".join(self.raw[name])
+        self.raw[name] = [joined]
+        return joined
 
     @staticmethod
     def text_of(data: bytes) -> str:
@@ -367,7 +416,8 @@ class PipeConnection:
 
         Failures show with that command.
         """
-        self._early = self._start()
+        with contextlib.suppress(ProbeError):
+            self._early = self._start()
 
     def run(
         self,
@@ -396,6 +446,7 @@ class PipeConnection:
         feed: Feed | None = None,
         python: str | None = None,
         site: bool = True,
+        keep_output: bool = True,
     ) -> CommandResult:
         program = source.encode()
         header: dict[str, object] = {"argv": None, "program": True, "stdin_open": True, "env": None, "site": site}
@@ -404,10 +455,9 @@ class PipeConnection:
             argv = [python, "-B", "-c", _BOOTSTRAP]
             header = {"argv": argv, "program": False, "stdin_open": True, "env": None}
             stdin = b"%d\n%b%b" % (len(program), program, stdin)
-            return self._job((python, "-"), header, b"", stdin, timeout_s, on_output, feed)
-        return self._job(
-            ("python3", "-"), header, b"%d\n%b" % (len(program), program), stdin, timeout_s, on_output, feed
-        )
+            return self._job((python, "-"), header, b"", stdin, timeout_s, on_output, feed, keep_output)
+        sent = b"%d\n%b" % (len(program), program)
+        return self._job(("python3", "-"), header, sent, stdin, timeout_s, on_output, feed, keep_output)
 
     def close(self) -> None:
         self._closed = True
@@ -437,12 +487,13 @@ class PipeConnection:
         timeout_s: float,
         on_output: OnOutput | None,
         feed: Feed | None = None,
+        keep_output: bool = True,
     ) -> CommandResult:
         token = f"gpuinfra-{secrets.token_hex(8)}"
         header |= {"token": token, "stdin_length": len(stdin), "timeout_s": timeout_s}
         runner = runner_source().encode()
         outgoing = b"".join((b"%d\n" % len(runner), runner, json.dumps(header).encode(), b"\n", program, stdin))
-        exchange = _Exchange(self.name, token.encode(), on_output)
+        exchange = _Exchange(self.name, token.encode(), on_output, keep_output)
         started = time.monotonic()
         with self.sessions:
             process = self._take_early() or self._start()
@@ -457,16 +508,9 @@ class PipeConnection:
             raise self._unfinished(process.returncode, exchange, said)
         stdout = exchange.bytes_of("stdout")
         texts = exchange.text_of(stdout), exchange.text_of(exchange.bytes_of("stderr"))
-        if exchange.end["timed_out"]:
+        if exchange.end.timed_out:
             raise CommandTimeout(argv, timeout_s, "".join(texts))
-        status = exchange.end["status"]
-        return CommandResult(
-            argv,
-            status if isinstance(status, int) else -1,
-            *texts,
-            time.monotonic() - started,
-            stdout,
-        )
+        return CommandResult(argv, exchange.end.status, *texts, time.monotonic() - started, stdout)
 
     def _take_early(self) -> subprocess.Popen[bytes] | None:
         with self._lock:
@@ -476,14 +520,21 @@ class PipeConnection:
     def _start(self) -> subprocess.Popen[bytes]:
         if self._closed:
             raise ProbeError(f"{self.name}: the connection was closed already")
-        process = subprocess.Popen(
-            self._session_argv(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
-            start_new_session=True,  # Ctrl-C is ours to handle: it must not reach the sessions first
-        )
+        argv = self._session_argv()
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "LC_ALL": "C"},
+                start_new_session=True,  # Ctrl-C is ours to handle: it must not reach the sessions first
+            )
+        except OSError as error:
+            raise ProbeError(
+                f"{self.name}: {argv[0]} cannot be started here: {error.strerror}",
+                remedy="see whether it is installed, and whether this machine has processes and descriptors left",
+            ) from None
         with self._lock:
             self._processes.add(process)
         return process
@@ -577,4 +628,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, number)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5.0)  # longer, and it hangs in the kernel

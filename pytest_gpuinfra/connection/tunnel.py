@@ -10,13 +10,15 @@ import os
 import socket
 import tempfile
 import threading
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pytest_gpuinfra.connection.base import Connection, Feed
-from pytest_gpuinfra.errors import GpuInfraError, UnreachableError
+from pytest_gpuinfra.errors import GpuInfraError, ProbeError, UnreachableError
+from pytest_gpuinfra.wire import Lines, WireError, load_object
 
 _LIFETIME_S = 86400.0
 
@@ -46,7 +48,7 @@ class Tunnel:
         self._opened: dict[int, threading.Event] = {}
         self._errors: dict[int, str] = {}
         self._lock = threading.Lock()
-        self._rest = ""
+        self._coming = Lines()
         self._failure: GpuInfraError | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._listener: socket.socket | None = None
@@ -114,7 +116,13 @@ class Tunnel:
     def _run(self) -> None:
         try:
             self._connection.run_program(
-                _source(), self._plan, timeout_s=_LIFETIME_S, on_output=self._heard, feed=self._feed, site=False
+                _source(),
+                self._plan,
+                timeout_s=_LIFETIME_S,
+                on_output=self._heard,
+                feed=self._feed,
+                site=False,
+                keep_output=False,
             )
         except GpuInfraError as error:
             self._failure = error
@@ -156,27 +164,63 @@ class Tunnel:
     def _heard(self, name: str, text: str) -> None:
         if name != "stdout":
             return
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            message = json.loads(line)
-            identity = message["id"]
-            with self._lock:
-                end = self._near.get(identity)
-                waiting = self._opened.get(identity)
-                if "error" in message or message.get("end"):
-                    self._near.pop(identity, None)
-                if "error" in message and end is None:
-                    self._errors[identity] = message["error"]
-            if end is not None:
-                with contextlib.suppress(OSError):
-                    if "data" in message:
-                        end.sendall(base64.b64decode(message["data"]))
-                    elif message.get("end"):
-                        end.shutdown(socket.SHUT_WR)
-                    elif "error" in message:
-                        _shut(end)
-            if waiting is not None and ("error" in message or message.get("opened")):
-                waiting.set()
+        try:
+            messages = [_read_message(line) for line in self._coming.feed(text)]
+        except ValueError as error:
+            raise ProbeError(f"{self._connection.name}: the tunnel's far end says: {error}") from None
+        for message in messages:
+            self._take(message)
+
+    def _take(self, message: _Message) -> None:
+        with self._lock:
+            end = self._near.get(message.identity)
+            waiting = self._opened.get(message.identity)
+            if message.kind in ("error", "end"):
+                self._near.pop(message.identity, None)
+            if message.kind == "error" and end is None and waiting is not None:
+                self._errors[message.identity] = message.error
+        if end is not None:
+            with contextlib.suppress(OSError):
+                if message.kind == "data":
+                    end.sendall(message.data)
+                elif message.kind == "end":
+                    end.shutdown(socket.SHUT_WR)
+                elif message.kind == "error":
+                    _shut(end)
+        if waiting is not None and message.kind in ("error", "opened"):
+            waiting.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """
+    What the far end says (target/tunnel.py).
+
+    Attributes:
+        identity: Of the connection.
+        kind: "opened", "data", "end" or "error".
+        data: Bytes, of "data".
+        error: Why, of "error".
+    """
+
+    identity: int
+    kind: str
+    data: bytes = b""
+    error: str = ""
+
+
+def _read_message(line: str) -> _Message:
+    """Read one message; ValueError if it is none."""
+    fields = load_object(line)
+    identity = fields.pop("id", None)
+    match (identity, *fields.items()):
+        case (int(), ("opened" | "end" as kind, True)):
+            return _Message(identity, kind)
+        case (int(), ("data", str() as text)):
+            return _Message(identity, "data", data=base64.b64decode(text, validate=True))
+        case (int(), ("error", str() as text)):
+            return _Message(identity, "error", error=text[:400])
+    raise WireError(f"it is no message: {line[:100]!r}")
 
 
 def _shut(end: socket.socket) -> None:

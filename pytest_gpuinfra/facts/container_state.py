@@ -8,12 +8,12 @@ podman inspect (State.Status, HostConfig.RestartPolicy), machinectl(1) (State=ru
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.facts.reading import Node, Reading
+from pytest_gpuinfra.wire import load
 
 _NONE = re.compile(
     r"does not exist|doesn't exist|no such (?:container|object|machine)|no machine|not found|no container with", re.I
@@ -107,7 +107,7 @@ def _lxc_autostart(node: Node) -> tuple[bool | None, str]:
 
 def _lxd(reading: Reading, text: str, name: str) -> ContainerState:
     try:
-        found = [one for one in json.loads(text) if one["name"] == name]
+        found = [one for one in load(text) if one["name"] == name]
         if not found:
             raise FactUnavailable(reading.source, f"there is no container {name}")
         boot = {**found[0].get("expanded_config", {}), **found[0].get("config", {})}.get("boot.autostart")
@@ -118,7 +118,7 @@ def _lxd(reading: Reading, text: str, name: str) -> ContainerState:
 
 def _docker(reading: Reading, text: str) -> ContainerState:
     try:
-        seen = json.loads(text)
+        seen = load(text)
         return ContainerState(
             seen["state"].lower(),
             seen["restart"] in ("always", "unless-stopped"),

@@ -8,7 +8,6 @@ Linux Documentation/admin-guide/devices.txt (195 is NVIDIA's; the major of nvidi
 
 from __future__ import annotations
 
-import json
 import re
 import stat
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.facts.reading import Reading, Tree
+from pytest_gpuinfra.wire import load
 
 _LINE = re.compile(
     r"(?P<kind>[bc])(?P<mode>[rwxsStT-]{9})[.+@]?\s+\d+\s+(?P<owner>\S+)\s+(?P<group>\S+)\s+"
@@ -61,7 +61,7 @@ def parse_device_tree(tree: Tree, root: str = "/dev") -> tuple[DeviceNode, ...]:
     for name, node in tree.items():
         reading = node["."]
         try:
-            seen = json.loads(reading.require(remedy="ask as root"))
+            seen = load(reading.require(remedy="ask as root"))
             mode = int(seen["mode"])
             numbers = int(seen["major"]), int(seen["minor"])
         except (ValueError, KeyError, TypeError):

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.facts.process import load_json
+from pytest_gpuinfra.facts.process import fields_of
 from pytest_gpuinfra.facts.reading import Reading
+from pytest_gpuinfra.wire import WireError, load_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,10 @@ def parse_space(path: str, reading: Reading) -> Space:
 
     Raises:
         FactUnavailable: There is no such path, or it cannot be asked.
+        ParseError: The answer has another shape.
     """
-    seen = load_json(reading, remedy=f"is {path} there, and mounted?")
-    return Space(path, int(seen["size"]), int(seen["available"]))
+    seen = fields_of(reading, remedy=f"is {path} there, and mounted?")
+    return Space(path, seen.integer("size"), seen.integer("available"))
 
 
 def parse_sample(reading: Reading) -> Mapping[str, int | str]:
@@ -108,8 +110,15 @@ def parse_sample(reading: Reading) -> Mapping[str, int | str]:
 
     Raises:
         FactUnavailable: The directory cannot be listed.
+        ParseError: The answer has another shape.
     """
-    found: Mapping[str, int | str] = load_json(reading, remedy="is it mounted, and readable for this user?")
+    text = reading.require(remedy="is it mounted, and readable for this user?")
+    try:
+        found = load_object(text)
+    except WireError as error:
+        raise ParseError(reading.source, 1, text, str(error)) from None
+    if not all(type(value) in (int, str) for value in found.values()):
+        raise ParseError(reading.source, 1, text, "not what became of reading files")
     return found
 
 
@@ -121,10 +130,7 @@ def parse_number(reading: Reading, name: str) -> float:
         FactUnavailable: It cannot be read.
         ParseError: There is no such number.
     """
-    value = load_json(reading).get(name)
-    if not isinstance(value, (int, float)):
-        raise ParseError(reading.source, 1, reading.text or "", f"no number {name}")
-    return float(value)
+    return fields_of(reading).number(name)
 
 
 def require_listing(reading: Reading) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ A run without its last event is incomplete, whatever else it says.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
@@ -16,6 +15,7 @@ from pytest_gpuinfra.facts.all_reduce import AllReduceRun, parse_all_reduce
 from pytest_gpuinfra.facts.gpu_library import GpuLibrary, parse_gpu_library
 from pytest_gpuinfra.facts.peer_transfer import PeerTransfer, parse_peer_transfer
 from pytest_gpuinfra.facts.program_event import Program, ProgramEvent, load_event
+from pytest_gpuinfra.wire import WireError, load_object
 
 SCHEMA = 1
 
@@ -160,13 +160,22 @@ class GpuProgramRun:
         return fatal[0] if fatal else "the program ended without its last event"
 
     @property
+    def unplanned(self) -> str:
+        """What it says without a plan, so that nobody knows of which boot and on what; "" if nothing."""
+        if self.plan is not None:
+            return ""
+        if self.devices or self.transfers or self.chains or self.runs:
+            return "results without a plan"
+        return "complete without a plan" if self.complete and self.skipped_reason is None else ""
+
+    @property
     def stand_in(self) -> str | None:
         """The tests' own library that the run went through ("sham", "interposer"); None for real ones."""
         about = self.plan.about.get("stand_in") if self.plan else None
         libraries = [self.plan.driver] if self.plan else []
         libraries += [run.library for run in self.runs if run.library]
         words = [library.stand_in for library in libraries if library.stand_in]
-        return words[0] if words else about
+        return words[0] if words else None if about is None else str(about)
 
     def transfer(self, src: str, dst: str, mechanism: str, *, simultaneous: bool = False) -> PeerTransfer | None:
         """Give one transfer by PCI addresses; None if the run has none such."""
@@ -199,6 +208,8 @@ def parse_gpu_program_events(lines: Iterable[str], *, source: str = "GPU program
     if end is not None and end is not events[-1]:
         raise end.unknown("an end before the last event")
     plans = [_plan(event) for event in by_name["plan"]]
+    if len(plans) > 1:
+        raise by_name["plan"][1].unknown("a second plan")
     return GpuProgramRun(
         complete=end is not None and end.boolean("complete"),
         skipped_reason=by_name["skipped"][0].text("reason") if by_name["skipped"] else None,
@@ -217,14 +228,19 @@ def parse_gpu_program_events(lines: Iterable[str], *, source: str = "GPU program
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Read one line as it arrives; None for anything but progress, a half line included."""
+    """Read one line as it arrives; None for anything but progress. Its text may be printed."""
+    if '"progress"' not in line or len(line) > 4096:
+        return None
     try:
-        fields = json.loads(line)
-    except ValueError:
+        fields = load_object(line)
+    except WireError:
         return None
-    if not isinstance(fields, dict) or fields.get("event") != "progress" or not isinstance(fields.get("text"), str):
+    text, done, total = fields.get("text"), fields.get("done"), fields.get("total")
+    if fields.get("event") != "progress" or type(text) is not str:
         return None
-    return Progress(fields["text"], fields.get("done"), fields.get("total"))
+    counted = type(done) is int and type(total) is int
+    shown = "".join(character if character.isprintable() else "?" for character in text[:300])
+    return Progress(shown, done if counted else None, total if counted else None)
 
 
 def _plan(event: ProgramEvent) -> ProgramPlan:
@@ -235,7 +251,7 @@ def _plan(event: ProgramEvent) -> ProgramPlan:
         raise event.unknown("no driver")
     return ProgramPlan(
         program=cast(Program, event.one_of("program", get_args(Program))),
-        about=event.mapping("about"),
+        about=event.plain("about"),
         seed=event.integer("seed"),
         driver=parse_gpu_library(driver),
         kernel_module=event.optional("kernel_module", str),

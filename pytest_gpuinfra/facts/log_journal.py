@@ -7,10 +7,9 @@ an array of byte values if it is not printable UTF-8, null if it is too long, an
 
 from __future__ import annotations
 
-import json
-
 from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.facts.log_line import KernelLogEntry
+from pytest_gpuinfra.wire import load
 
 TOO_LONG = "(too long: journalctl gives null)"
 """Stands for a message that the journal has and does not show."""
@@ -32,7 +31,7 @@ def parse_journal(text: str, source: str) -> tuple[KernelLogEntry, ...]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = load(line)
         except ValueError:
             raise ParseError(source, number, line, "not a line of JSON") from None
         if not isinstance(record, dict):

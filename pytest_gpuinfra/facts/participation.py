@@ -8,14 +8,13 @@ A sampling without its last event is incomplete, whatever else it says.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.facts.pci_address import normalise_pci_address
+from pytest_gpuinfra.facts.program_event import ProgramEvent, load_event
 
 _REMEDY = "see whether nvidia-smi answers there; then run again"
 
@@ -154,80 +153,78 @@ def parse_participation(lines: Iterable[str], *, source: str = "sampler") -> Par
         FactUnavailable: It could read neither NVML nor nvidia-smi, or did not come to its end, or saw no GPU.
         ParseError: A line has another shape.
     """
-    start: Mapping[str, Any] | None = None
+    start: ProgramEvent | None = None
     processes: dict[int, ComputeProcess] = {}
     samples: dict[str, list[GpuSample]] = {}
     ended = False
     for number, line in enumerate(lines, 1):
-        try:
-            event = json.loads(line)
-            kind = event["event"]
-            if kind == "error":
-                raise FactUnavailable(source, str(event["reason"]), remedy=_REMEDY)
-            if kind == "start":
-                start = event
-                samples = {normalise_pci_address(gpu["pci"]): [] for gpu in event["gpus"]}
-            elif kind == "process":
-                process = _process(event)
-                processes[process.pid] = process
-            elif kind == "sample":
-                for gpu in event["gpus"]:
-                    samples[normalise_pci_address(gpu["pci"])].append(_sample(event["at_s"], gpu))
-            elif kind == "end":
-                ended = True
-            else:
-                raise ParseError(source, number, line, "an event that nobody knows")
-        except (ParseError, FactUnavailable):
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ParseError(source, number, line, "not what the sampler writes") from None
+        event = load_event(source, number, line)
+        kind = event.text("event")
+        if ended:
+            raise event.unknown("an event after the end")
+        if kind == "error":
+            raise FactUnavailable(source, event.text("reason"), remedy=_REMEDY)
+        if kind == "start":
+            start = event
+            samples = {_address(gpu): [] for gpu in event.parts("gpus")}
+        elif kind == "process":
+            process = _process(event)
+            processes[process.pid] = process
+        elif kind == "sample":
+            at_s = event.number("at_s")
+            for gpu in event.parts("gpus"):
+                if _address(gpu) not in samples:
+                    raise event.unknown("a GPU that was not there at the start")
+                samples[_address(gpu)].append(_sample(at_s, gpu))
+        elif kind == "end":
+            ended = True
+        else:
+            raise event.unknown("an event that nobody knows")
     if start is None or not ended:
         raise FactUnavailable(source, "it did not come to its end", remedy=_REMEDY)
     if not samples or not all(samples.values()):
         raise FactUnavailable(source, "it saw no GPU, or took no sample", remedy=_REMEDY)
-    known = {normalise_pci_address(gpu["pci"]): gpu for gpu in start["gpus"]}
+    known = {_address(gpu): gpu for gpu in start.parts("gpus")}
     gpus = tuple(
-        GpuUse(address, str(gpu["uuid"]), str(gpu["name"]), tuple(samples[address])) for address, gpu in known.items()
+        GpuUse(address, gpu.text("uuid"), gpu.text("name"), tuple(samples[address])) for address, gpu in known.items()
     )
     missing = [pid for gpu in gpus for pid in sorted(gpu.pids) if pid not in processes]
     if missing:
         raise ParseError(source, 0, str(missing), "samples name processes that were never described")
-    return Participation(str(start["source"]), str(start["boot_id"]), gpus, processes)
+    return Participation(start.text("source"), start.text("boot_id"), gpus, processes)
 
 
-def _process(event: Mapping[str, Any]) -> ComputeProcess:
-    listens = event["serves"]
+def _address(gpu: ProgramEvent) -> str:
+    address = gpu.text("pci")
+    try:
+        return normalise_pci_address(address)
+    except ValueError:
+        raise gpu.unknown(f"pci is {address!r}") from None
+
+
+def _process(event: ProgramEvent) -> ComputeProcess:
     return ComputeProcess(
-        int(event["pid"]),
-        str(event["name"]),
-        str(event["title"]),
-        tuple(int(pid) for pid in event["parents"]),
-        str(event["cgroup"]),
-        None if listens is None else bool(listens),
+        event.integer("pid"),
+        event.text("name"),
+        event.text("title"),
+        event.integers("parents"),
+        event.text("cgroup"),
+        event.optional("serves", bool),
     )
 
 
-def _sample(at_s: float, gpu: Mapping[str, Any]) -> GpuSample:
-    rows = gpu["processes"]
+def _sample(at_s: float, gpu: ProgramEvent) -> GpuSample:
     processes: dict[int, float | None] | None = None
-    if rows is not None:
+    if gpu.optional("processes", list) is not None:
         processes = {}
-        for row in rows:
-            pid, memory = int(row["pid"]), _number(row["memory_mib"])
+        for row in gpu.parts("processes"):
+            pid, memory = row.integer("pid"), row.optional("memory_mib", float)
             before = processes.get(pid)
             processes[pid] = memory if before is None or memory is None else before + memory
     return GpuSample(
-        float(at_s),
-        _number(gpu["activity_percent"]),
-        _number(gpu["memory_used_mib"]),
-        _number(gpu["power_w"]),
+        at_s,
+        gpu.optional("activity_percent", float),
+        gpu.optional("memory_used_mib", float),
+        gpu.optional("power_w", float),
         processes,
     )
-
-
-def _number(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(value)
-    return float(value)

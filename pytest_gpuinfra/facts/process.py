@@ -10,15 +10,15 @@ target/probe_mask.py; seen on SGLang 0.5 (/proc of ranks under setproctitle).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.facts.program_event import ProgramEvent, load_event
 from pytest_gpuinfra.facts.reading import Node, Reading
+from pytest_gpuinfra.wire import WireError, load
 
 _ROOT = "reading another user's process needs root (--gpu-sudo)"
 _TITLE = re.compile(r"[\w.-]+::|VLLM::|\w+: ")
@@ -110,7 +110,6 @@ def parse_process(pid: int, node: Node) -> ServiceProcess | None:
     executable = (node["exe"].text or "").removesuffix(" (deleted)")
     argv, renamed = _argv(node["argv"], executable)
     environment, error = _environment(node["environ"])
-    opened = node["opened"]
     return ServiceProcess(
         pid,
         int(fields[1]),
@@ -121,7 +120,7 @@ def parse_process(pid: int, node: Node) -> ServiceProcess | None:
         error,
         executable,
         int(fields[19]),
-        None if opened.text is None else tuple(load_json(opened)),
+        _paths(node["opened"]),
     )
 
 
@@ -134,38 +133,46 @@ def parse_limits(reading: Reading) -> Mapping[str, int | None]:
 
     Raises:
         FactUnavailable: It cannot be read.
-        ParseError: It holds no limit.
+        ParseError: A line is no limit, or there is none. So does asking the result for one that it does not hold.
     """
     text = reading.require(remedy=_ROOT)
-    limits: dict[str, int | None] = {}
-    for line in text.splitlines()[1:]:
-        match = re.match(r"(Max .+?)\s{2,}(unlimited|\d+)\s", line)
-        if match:
-            limits[match[1]] = None if match[2] == "unlimited" else int(match[2])
+    limits = _Limits(reading)
+    for number, line in enumerate(text.splitlines()[1:], 2):
+        match = re.match(r"(Max .+?)\s{2,}(unlimited|\d{1,20})\s", line)
+        if not match:
+            raise ParseError(reading.source, number, line, "not a limit of a process")
+        limits[match[1]] = None if match[2] == "unlimited" else int(match[2])
     if not limits:
         raise ParseError(reading.source, 1, text, "no limits of a process")
     return limits
 
 
-def load_json(reading: Reading, *, remedy: str = _ROOT) -> Any:
+class _Limits(dict[str, "int | None"]):
+    """Limits of a process; the kernel tells all of them, so that one which is missing was lost on the way."""
+
+    def __init__(self, reading: Reading) -> None:
+        super().__init__()
+        self._reading = reading
+
+    def __missing__(self, name: str) -> int | None:
+        raise ParseError(self._reading.source, 0, self._reading.text or "", f"no {name} among the limits of a process")
+
+
+def fields_of(reading: Reading, *, remedy: str = _ROOT) -> ProgramEvent:
     """
-    Read what the probe put into JSON.
+    Read what the probe put into a JSON object.
 
     Raises:
         FactUnavailable: The probe could not read its source.
-        ParseError: It is no JSON.
+        ParseError: It is no JSON object.
     """
-    text = reading.require(remedy=remedy)
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise ParseError(reading.source, 1, text, "not what the probe writes") from None
+    return load_event(reading.source, 1, reading.require(remedy=remedy))
 
 
 def _argv(reading: Reading, executable: str) -> tuple[tuple[str, ...], bool]:
-    seen = load_json(reading)
-    argv = tuple(str(word) for word in seen["argv"])
-    padded = seen["trailing_nul"] > 1 or any(word.endswith("  ") for word in argv)
+    seen = fields_of(reading)
+    argv = seen.texts("argv")
+    padded = seen.integer("trailing_nul") > 1 or any(word.endswith("  ") for word in argv)
     argv = tuple(word.rstrip() for word in argv)
     alone = len(argv) == 1 and bool(executable) and PurePosixPath(argv[0]).name != PurePosixPath(executable).name
     return argv, padded or (alone and bool(_TITLE.match(argv[0])))
@@ -173,8 +180,21 @@ def _argv(reading: Reading, executable: str) -> tuple[tuple[str, ...], bool]:
 
 def _environment(reading: Reading) -> tuple[ProcessEnvironment | None, str]:
     try:
-        seen = load_json(reading)
+        seen = fields_of(reading)
     except FactUnavailable as error:
         return None, error.reason
-    whole = seen["size"] > 0 and not (seen["leading_nul"] or seen["odd"] or seen["empty"])
-    return ProcessEnvironment(dict(seen["values"]), whole, seen["size"]), ""
+    size = seen.integer("size")
+    whole = size > 0 and not any(seen.integer(name) for name in ("leading_nul", "odd", "empty"))
+    return ProcessEnvironment(seen.words("values"), whole, size), ""
+
+
+def _paths(reading: Reading) -> tuple[str, ...] | None:
+    if reading.text is None:
+        return None
+    try:
+        paths = load(reading.text)
+        if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+            return tuple(paths)
+    except WireError:
+        pass
+    raise ParseError(reading.source, 1, reading.text, "not a list of paths")

@@ -6,11 +6,11 @@ Source: target/supervisor.py, schema 1, one JSON object a line.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 from pytest_gpuinfra.errors import ParseError
+from pytest_gpuinfra.wire import WireError, load_object
 
 Program = Literal["cuda", "torch"]
 _T = TypeVar("_T")
@@ -46,10 +46,20 @@ class ProgramEvent:
         return self.get(name, str)
 
     def integer(self, name: str) -> int:
-        return self.get(name, int)
+        """Give a count, number or size: none of a program's is below zero."""
+        value = self.get(name, int)
+        if value < 0:
+            raise self.unknown(f"{name} is {value}")
+        return value
 
     def number(self, name: str) -> float:
         return self.get(name, float)
+
+    def positive(self, name: str) -> float:
+        value = self.number(name)
+        if value <= 0:
+            raise self.unknown(f"{name} is {value!r}")
+        return value
 
     def boolean(self, name: str) -> bool:
         return self.get(name, bool)
@@ -60,8 +70,38 @@ class ProgramEvent:
             raise self.unknown(f"{name} is {values!r}")
         return tuple(values)
 
+    def integers(self, name: str) -> tuple[int, ...]:
+        values = self.get(name, list)
+        if not all(type(value) is int for value in values):
+            raise self.unknown(f"{name} is {values!r}")
+        return tuple(values)
+
     def mapping(self, name: str) -> dict[str, Any]:
         return self.get(name, dict)
+
+    def words(self, name: str) -> dict[str, str]:
+        values = self.mapping(name)
+        if not all(isinstance(value, str) for value in values.values()):
+            raise self.unknown(f"{name} is {values!r}")
+        return values
+
+    def numbers(self, name: str) -> dict[str, float]:
+        values = self.mapping(name)
+        if not all(type(value) in (int, float) for value in values.values()):
+            raise self.unknown(f"{name} is {values!r}")
+        return {key: float(value) for key, value in values.items()}
+
+    def plain(self, name: str) -> dict[str, str | int | float | bool | None]:
+        values = self.mapping(name)
+        if any(isinstance(value, dict | list) for value in values.values()):
+            raise self.unknown(f"{name} is {values!r}")
+        return values
+
+    def counts(self, name: str) -> dict[int, int]:
+        values = self.mapping(name)
+        if not all(rank.isdecimal() and len(rank) < 9 and type(count) is int for rank, count in values.items()):
+            raise self.unknown(f"{name} is {values!r}")
+        return {int(rank): count for rank, count in values.items()}
 
     def part(self, name: str) -> ProgramEvent | None:
         value = self.optional(name, dict)
@@ -93,9 +133,7 @@ def load_event(source: str, number: int, line: str) -> ProgramEvent:
         ParseError: It is no JSON object.
     """
     try:
-        fields = json.loads(line)
-    except ValueError:
-        raise ParseError(source, number, line, "no JSON") from None
-    if not isinstance(fields, dict):
-        raise ParseError(source, number, line, "no JSON object")
+        fields = load_object(line)
+    except WireError as error:
+        raise ParseError(source, number, line, str(error)) from None
     return ProgramEvent(source, number, line, fields)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import ParseError
-from pytest_gpuinfra.facts.process import load_json
+from pytest_gpuinfra.facts.process import fields_of
 from pytest_gpuinfra.facts.reading import Reading
 
 
@@ -47,16 +46,13 @@ def parse_python_start(reading: Reading) -> PythonStart:
         FactUnavailable: None of the unit's processes is a Python, or it did not start.
         ParseError: The text has another shape.
     """
-    seen = load_json(reading, remedy="start the service's Python by hand, as its user, or look as root")
-    try:
-        return PythonStart(
-            int(seen["pid"]),
-            str(seen["version"]),
-            str(seen["executable"]),
-            str(seen["prefix"]),
-            dict(seen["files"]),
-            dict(seen["times"]),
-            dict(seen["environ"]),
-        )
-    except (KeyError, TypeError, ValueError):
-        raise ParseError(reading.source, 1, reading.text or "", "not the start of a Python") from None
+    seen = fields_of(reading, remedy="start the service's Python by hand, as its user, or look as root")
+    return PythonStart(
+        seen.integer("pid"),
+        seen.text("version"),
+        seen.text("executable"),
+        seen.text("prefix"),
+        seen.words("files"),
+        seen.numbers("times"),
+        seen.words("environ"),
+    )

@@ -8,13 +8,13 @@ and torch's wordings.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.facts.reading import Reading
+from pytest_gpuinfra.wire import load
 
 _KILL = re.compile(
     r"has been killed by the OOM killer|Failed with result 'oom-kill'|Out of memory: Killed process", re.IGNORECASE
@@ -87,7 +87,7 @@ def parse_unit_journal(reading: Reading) -> UnitJournal:
     lines = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            entry = json.loads(line)
+            entry = load(line)
             message, priority = str(entry["message"]), entry["priority"]
         except (ValueError, KeyError, TypeError):
             raise ParseError(reading.source, number, line, "not an entry of a journal") from None

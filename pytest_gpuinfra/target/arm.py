@@ -51,6 +51,13 @@ def count_channels(lines):
     ]
 
 
+def telling(ranks, most):
+    """Give the lines of the ranks' logs that prove or explain, and how many were left out unread."""
+    lines = [line for worker in ranks for line in worker.log_lines if any(word in line for word in TELLING)]
+    left_out = sum(worker.log_lines_left_out for worker in ranks) + max(0, len(lines) - most)
+    return lines[:most] + (["(%d more lines of the logs were left out)" % left_out] if left_out else [])
+
+
 class Arm:
     """
     One all-reduce arm.
@@ -260,7 +267,7 @@ class Arm:
             runs=join_ranks(self.runs),
             speed=self._speed() if ending == "right" else None,
             channels=count_channels(lines),
-            log=[line for line in lines if any(word in line for word in TELLING)][:200],
+            log=telling(self.ranks, 200),
             at_s=supervisor.since_start(),
             **measured,
         )

@@ -18,6 +18,9 @@ import traceback
 import supervisor
 
 LOG_LINES_KEPT = 400
+LOG_LINE_MAX = 1 << 16
+REPORT_MAX = 1 << 20
+PIECES_A_TURN = 16
 
 
 class Port:
@@ -55,6 +58,7 @@ class Worker:
         self.log = log
         self.gate = gate
         self.log_lines = []
+        self.log_lines_left_out = 0
         self.last_line = ""
         self.status = None
         self.buffers = {report: b"", log: b""}
@@ -93,6 +97,8 @@ class Worker:
             self.last_line = text[-400:]
             if len(self.log_lines) < LOG_LINES_KEPT:
                 self.log_lines.append(text[:400])
+            else:
+                self.log_lines_left_out += 1
         return text
 
 
@@ -204,16 +210,23 @@ class Crew:
                     worker.shm_files |= nccl_files(worker.pid)
         return happened
 
-    def _drain(self, worker, descriptor):
+    def _drain(self, worker, descriptor, pieces=PIECES_A_TURN):
+        """Take what a worker wrote, so many pieces at most: one that never stops must not keep the parent here."""
         happened = []
-        while descriptor in worker.buffers:
+        while descriptor in worker.buffers and pieces:
+            pieces -= 1
             try:
                 data = os.read(descriptor, 65536)
             except BlockingIOError:
                 break
             lines = (worker.buffers[descriptor] + data).split(b"\n")
             if data:
-                worker.buffers[descriptor] = lines.pop()
+                rest = lines.pop()
+                if descriptor == worker.log:
+                    rest = rest[:LOG_LINE_MAX]
+                elif len(rest) > REPORT_MAX:
+                    lines, rest = [*lines, rest[:100]], b""
+                worker.buffers[descriptor] = rest
             else:
                 self.selector.unregister(descriptor)
                 del worker.buffers[descriptor]
@@ -221,7 +234,7 @@ class Crew:
                 if descriptor == worker.log:
                     happened.append((worker, "log", worker.keep_line(line)))
                 elif line:
-                    happened.append((worker, "said", json.loads(line.decode())))
+                    happened.append((worker, "said", read_report(line)))
         return happened
 
     @staticmethod
@@ -270,6 +283,18 @@ class Crew:
     def close(self):
         """Kill everybody."""
         return self.kill(list(self.workers))
+
+
+def read_report(line):
+    """Read what a worker said; one in which a library of others writes there, too, is in trouble."""
+    try:
+        report = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        report = None
+    if not isinstance(report, dict):
+        shown = line[:100].decode("utf-8", "backslashreplace")
+        return {"trouble": "its report is no JSON object: %s" % shown, "kind": "program"}
+    return report
 
 
 def run_worker(port, function, arguments):

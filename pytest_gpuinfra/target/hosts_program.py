@@ -25,7 +25,7 @@ import sys
 import time
 
 import supervisor
-from arm import TELLING, Arm, apply_environment, join_ranks
+from arm import Arm, apply_environment, join_ranks, telling
 from crew import Crew
 from device_memory import enumerate_devices
 from driver import Driver
@@ -138,7 +138,7 @@ class HostArm(Arm):
             runs=join_ranks(self.runs),
             speed=self._speed() if ending == "right" else None,
             edges=count_edges(lines),
-            log=[line for line in lines if any(word in line for word in TELLING)][:100],
+            log=telling(self.ranks, 100),
             reached=self.seen,
             at_s=supervisor.since_start(),
             **measured,

@@ -17,6 +17,8 @@ import time
 from supervisor import TroubleError
 
 KNOCK_S = 2.0
+MEMBER_MAX = 4096
+RANKS_MAX = 1024
 # What proves that packets come and go: the other side's kernel answered.
 ANSWERS = (errno.ECONNREFUSED, errno.ECONNRESET)
 
@@ -80,6 +82,26 @@ def own_address(towards, port):
     raise TroubleError("unreachable", "no way to %s: %s" % (towards, said))
 
 
+def read_member(data, number):
+    """
+    Read what another host tells of itself: alias, address, port, ranks and room.
+
+    Raises:
+        TroubleError: "rendezvous": it is of another shape.
+    """
+    kinds = {"alias": str, "address": str, "port": int, "ranks": int, "room": int}
+    try:
+        told = json.loads(bytes(data)[: MEMBER_MAX + 1].decode("ascii"))
+        good = all(type(told[name]) is kinds[name] for name in kinds)
+        good = good and 0 < told["port"] < 65536 and 0 < told["ranks"] <= RANKS_MAX and 0 < told["room"] < 1 << 60
+        good = good and not any(character in told["address"] for character in " /\0") and len(told) == len(kinds)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        good = False
+    if not good:
+        raise TroubleError("rendezvous", "host %d tells of itself in another shape than this program" % number)
+    return told
+
+
 def interface_of(address):
     """Give the name of the network interface that has an IPv4 address; None if none has."""
     import fcntl
@@ -138,7 +160,7 @@ class Meeting:
             self._find_the_way(began + self.plan["join_s"])
         node_rank, hosts = self._meet(began)
         self._tell_each_other(node_rank, hosts)
-        found = [json.loads(self.store.get("gpuinfra/%d" % number).decode()) for number in range(hosts)]
+        found = [read_member(self.store.get("gpuinfra/%d" % number), number) for number in range(hosts)]
         self.others = [one for number, one in enumerate(found) if number != node_rank]
         self.reached_at_start = {one["alias"]: self._knock_at(one) for one in self.others}
         return {

@@ -26,10 +26,10 @@ Item: {"name": str, "kind": "file" | "hex" | "link" | "list" | "stat" | "statvfs
        "assignments", which keep no others, "mask": whether to mask secrets in a file or output}
 
 Reading: {"t": text} or {"e": "ERRNO: reason"}; of a command also {"x": exit status, "s": standard error};
-         {"cut": bytes dropped} where the text was longer than "max".
+         {"cut": bytes that were read beyond "max"} where the text was longer: nobody may take it for the whole.
+         What all answers together may hold: probe_answer.py.
 """
 
-import fnmatch
 import json
 import os
 import signal
@@ -37,6 +37,8 @@ import sys
 import threading
 import time
 
+from probe_answer import Answers
+from probe_bounds import name_text, names_in
 from probe_inside import answer_inside
 from probe_reading import LOG_MAX, read_file, read_item, read_kernel_log, refused
 from probe_service import answer_service
@@ -44,14 +46,13 @@ from probe_service import answer_service
 SCHEMA = 1
 
 
-def answer_tree(request):
+def answer_tree(request, answers):
     root = request["root"]
     try:
-        entries = sorted(os.listdir(root))
+        entries = names_in(root, request.get("match"))
     except OSError as error:
-        return {"!": {"": refused(error)}}
-    if request.get("match"):
-        entries = [entry for entry in entries if any(fnmatch.fnmatchcase(entry, p) for p in request["match"])]
+        answers.refuse(request["id"], refused(error)["e"])
+        return
     where = request.get("where")
     if where:
         wanted = tuple(where["prefixes"])
@@ -61,23 +62,30 @@ def answer_tree(request):
             if entry in where["or"]
             or read_file(os.path.join(root, entry, where["file"]), 256).get("t", "").startswith(wanted)
         ]
-    return {
-        entry: {item["name"]: read_item(item, os.path.join(root, entry)) for item in request["items"]}
-        for entry in entries
-    }
+    answers.empty(request["id"])
+    for entry in entries:
+        node = {item["name"]: read_item(item, os.path.join(root, entry)) for item in request["items"]}
+        answers.put(request["id"], name_text(entry), node)
 
 
-def answer(request):
-    kind = request["kind"]
-    if kind == "tree":
-        return answer_tree(request)
-    if kind == "kernel_log":
-        return {"": read_kernel_log(request.get("max", LOG_MAX))}
-    if kind == "node":
-        return {"": {item["name"]: read_item(item, "") for item in request["items"]}}
-    if kind == "service":
-        return answer_service(request)
-    return {"!": {"": {"e": "EINVAL: the probe knows no request kind %r" % (kind,)}}}
+def answer(request, plan, answers):
+    """Answer one request; what nobody thought of keeps this one from being answered, and no other."""
+    kind, identity = request["kind"], request["id"]
+    try:
+        if kind == "tree":
+            answer_tree(request, answers)
+        elif kind == "kernel_log":
+            answers.put(identity, "", read_kernel_log(request.get("max", LOG_MAX)))
+        elif kind == "node":
+            answers.put(identity, "", {item["name"]: read_item(item, "") for item in request["items"]})
+        elif kind == "service":
+            answer_service(request, answers)
+        elif kind == "inside":
+            answer_inside(request, plan, answers)
+        else:
+            answers.refuse(identity, "EINVAL: the probe knows no request kind %r" % (kind,))
+    except Exception as error:
+        answers.refuse(identity, "%s: %s" % (type(error).__name__, error))
 
 
 def runs_commands(request):
@@ -88,24 +96,17 @@ def runs_commands(request):
 
 def answer_all(requests, plan):
     """Answer every request; those that start programs wait side by side, the rest take their turn meanwhile."""
-    answers = {}
-
-    def keep(request):
-        if request["kind"] == "inside":
-            answers.update(answer_inside(request, plan))
-        else:
-            answers[request["id"]] = answer(request)
-
+    answers = Answers()
     waiting = []
     for request in requests:
         if runs_commands(request):
-            thread = threading.Thread(target=keep, args=(request,))
+            thread = threading.Thread(target=answer, args=(request, plan, answers))
             thread.daemon = True
             thread.start()
             waiting.append(thread)
     for request in requests:
         if not runs_commands(request):
-            keep(request)
+            answer(request, plan, answers)
     for thread in waiting:
         thread.join()
     return answers
@@ -116,14 +117,15 @@ def main():
     plan = json.loads(sys.stdin.readline())
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a container that cannot be entered reads nothing
     answers = answer_all(plan["requests"], plan)
-    document = {
+    about = {
         "schema": SCHEMA,
         "python": "%d.%d.%d" % sys.version_info[:3],
         "uid": os.getuid(),
         "took_s": round(time.time() - started, 4),
-        "answers": answers,
     }
-    sys.stdout.write(json.dumps(document))
+    sys.stdout.write(json.dumps(about)[:-1] + ', "answers": ')
+    answers.write(sys.stdout)
+    sys.stdout.write("}")
     sys.stdout.flush()
 
 

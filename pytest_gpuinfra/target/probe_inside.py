@@ -1,26 +1,35 @@
 """
 Entering a container: the probe runs itself in there, at the same time as it answers for the host.
 
-This file imports nothing of ours and runs on Python 3.6 and later with the standard library only.
-The runner goes in, too, and holds the inner probe: it ends with the session, whoever ends that.
+This file imports its neighbours probe_*.py and runs on Python 3.6 and later with the standard library only.
+What comes out of the container is others' word: it is bounded while it is read, checked before it is used, and may
+speak of nothing but what was asked in there. The runner goes in, too, and holds the inner probe: it ends with the
+session, whoever ends that.
 """
 
 import json
 import os
 import select
+import signal
 import struct
 import subprocess
 import time
 
+from probe_answer import ANSWER_MAX, flaw_of
+from probe_bounds import STDERR_MAX
+
 END_SLACK_S = 5.0
+NOISE_MAX = 1 << 20
 
 
-def answer_inside(request, plan):
+def answer_inside(request, plan, answers):
     """Answer a request's own requests by a probe inside; the session's own reading says what kept it from that."""
     reading, inner = enter(request, plan)
-    answers = dict(inner)
-    answers[request["id"]] = {"": {"session": reading}}
-    return answers
+    for identity, entries in inner.items():
+        answers.empty(identity)
+        for entry, node in entries.items():
+            answers.put(identity, entry, node)
+    answers.put(request["id"], "", {"session": reading})
 
 
 def enter(request, plan):
@@ -36,27 +45,48 @@ def enter(request, plan):
     )
     try:
         process = subprocess.Popen(
-            request["enter"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
+            request["enter"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
         )
     except (OSError, ValueError) as error:
         return {"e": "%s: %s" % (request["enter"][0], getattr(error, "strerror", None) or error)}, {}
     try:
-        out, err, in_time = talk(process, outgoing, time.time() + deadline_s + END_SLACK_S)
+        out, err, trouble = talk(process, outgoing, time.time() + deadline_s + END_SLACK_S)
     finally:
         end(process)
-    return understand(out, err, in_time, token, deadline_s, process.returncode)
+    if trouble == "time":
+        trouble = "ETIMEDOUT: no answer from inside within %g s" % deadline_s
+    return understand(out, err, trouble, token, (deadline_s, process.returncode), inner_ids(request))
+
+
+def inner_ids(request):
+    """Give the ids that a probe inside may answer."""
+    return {inner["id"] for inner in request["requests"]}
 
 
 def talk(process, outgoing, limit):
-    """Move bytes until both outputs end; standard input stays open, since its end would end the runner inside."""
+    """
+    Move bytes until both outputs end; standard input stays open, since its end would end the runner inside.
+
+    Returns:
+        Standard output and error, as far as their limits went, and "" or what broke it off; "time" for the deadline.
+    """
     streams = {process.stdout.fileno(): [], process.stderr.fileno(): []}
+    sizes = dict.fromkeys(streams, 0)
     order = list(streams)
+    limits = {order[0]: ANSWER_MAX + NOISE_MAX, order[1]: STDERR_MAX}
     stdin = process.stdin.fileno()
     os.set_blocking(stdin, False)
     still = set(order)
-    while still:
+    trouble = ""
+    while still and not trouble:
         left = limit - time.time()
         if left <= 0:
+            trouble = "time"
             break
         readable, writable, _ = select.select(list(still), [stdin] if outgoing else [], [], left)
         if writable:
@@ -68,12 +98,14 @@ def talk(process, outgoing, limit):
                 outgoing = b""
         for descriptor in readable:
             data = os.read(descriptor, 65536)
-            if data:
-                streams[descriptor].append(data)
-            else:
+            streams[descriptor].append(data)
+            sizes[descriptor] += len(data)
+            if sizes[descriptor] > limits[descriptor]:
+                trouble = "EFBIG: it printed more than %d bytes, and was ended" % limits[descriptor]
+            if not data:
                 still.discard(descriptor)
     out, err = (b"".join(streams[descriptor]) for descriptor in order)
-    return out, err, not still
+    return out, err, trouble
 
 
 def end(process):
@@ -81,33 +113,73 @@ def end(process):
     try:
         process.wait(1.0)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        pass  # nobody is left
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        pass  # it hangs in the kernel
     process.stdout.close()
     process.stderr.close()
 
 
-def understand(out, err, in_time, token, deadline_s, status):
-    """Read the runner's frames; give the session's reading and the inner probe's answers."""
+def frames_of(data):
+    """Give (kind, payload) of each whole frame of the runner (runner.py)."""
+    place = 0
+    while len(data) - place >= 5:
+        kind, size = struct.unpack_from(">cI", data, place)
+        yield kind, data[place + 5 : place + 5 + size]
+        place += 5 + size
+
+
+def understand(out, err, trouble, token, sent, asked):
+    """
+    Read the runner's frames; give the session's reading and the inner probe's answers.
+
+    Args:
+        out: What was read.
+        err: The same of standard error.
+        trouble: What broke the reading off; "" if nothing did.
+        token: What the runner begins with.
+        sent: The deadline in seconds, and the exit status of what entered.
+        asked: Ids that may be answered.
+    """
+    deadline_s, status = sent
     noise, started, rest = out.partition(token.encode() + b"\n")
-    texts = {b"o": b"", b"e": b""}
-    ended = None
-    while len(rest) >= 5:
-        kind, size = struct.unpack(">cI", rest[:5])
-        payload, rest = rest[5 : 5 + size], rest[5 + size :]
+    texts = {b"o": [], b"e": []}
+    last = b"null"
+    for kind, payload in frames_of(rest):
         if kind == b"x":
-            ended = json.loads(payload.decode())
+            last = payload
         elif kind in texts:
-            texts[kind] += payload
-    said = (err + b" " + (texts[b"e"] if started else noise)).decode("utf-8", "backslashreplace").strip()[-400:]
-    if not in_time or (ended and ended["timed_out"]):
+            texts[kind].append(payload)
+    inner_err = b"".join(texts[b"e"])
+    said = (err[-400:] + b" " + (inner_err if started else noise)[-400:]).decode("utf-8", "backslashreplace")
+    said = said.strip()[-400:]
+    ended = load(last)
+    if trouble:
+        return {"e": trouble, "s": said}, {}
+    if ended is not None and ended.get("timed_out") is True:
         return {"e": "ETIMEDOUT: no answer from inside within %g s" % deadline_s, "s": said}, {}
-    if not started or ended is None or ended["status"] != 0:
-        status = ended["status"] if ended else status
+    if ended is not None and type(ended.get("status")) is int:
+        status = ended["status"]
+    if not started or ended is None or ended.get("status") != 0:
         return {"e": "exit status %s: %s" % (status, said or "it said nothing"), "x": status, "s": said}, {}
+    document = load(b"".join(texts[b"o"]))
+    answers = document.pop("answers", None) if document is not None else None
+    flaw = flaw_of(answers, asked) if document is not None else "it is no JSON object"
+    if flaw:
+        return {"e": "the answer from inside is no answer of a probe: %s" % flaw, "s": said}, {}
+    return {"t": "python %s" % str(document.get("python", "?"))[:40]}, answers
+
+
+def load(data):
+    """Read a JSON object, of ASCII as the probe writes it; None if it is none."""
     try:
-        document = json.loads(texts[b"o"].decode())
-        answers = document.pop("answers")
-    except (ValueError, KeyError):
-        return {"e": "the answer from inside is no answer of a probe", "s": said}, {}
-    return {"t": json.dumps(document, sort_keys=True)}, answers
+        value = json.loads(data.decode("ascii"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

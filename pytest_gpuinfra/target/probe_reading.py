@@ -1,17 +1,17 @@
 """
 Readings: files, links, listings and the output of commands, each as text or as the error in its place.
 
-This file imports nothing of ours and runs on Python 3.6 and later with the standard library only.
+This file imports its neighbours probe_*.py and runs on Python 3.6 and later with the standard library only.
 It travels with the probe (probe.py says what items and readings are).
 """
 
 import errno
-import fnmatch
 import json
 import os
 import subprocess
 import time
 
+from probe_bounds import STDERR_MAX, name_text, names_in, read_start, run_bounded
 from probe_mask import filter_environ, filter_lines, mask_argv, mask_text
 
 FILE_MAX = 262144
@@ -22,6 +22,7 @@ JOURNAL_FIELDS = "--output-fields=MESSAGE,PRIORITY,_SOURCE_MONOTONIC_TIMESTAMP,_
 # (systemd's sd-messages.h: SD_MESSAGE_JOURNAL_MISSED).
 KERNEL_ENTRIES = ["_TRANSPORT=kernel", "+", "MESSAGE_ID=e9bf28e6e834481bb6f48f548ad13606"]
 COMMAND_TIMEOUT_S = 10.0
+KMSG_S = 10.0
 
 
 def decode(data):
@@ -31,7 +32,7 @@ def decode(data):
 def refused(error):
     number = getattr(error, "errno", None)
     name = errno.errorcode.get(number, "") if number else ""
-    reason = os.strerror(number) if number else str(error)
+    reason = (error.strerror or os.strerror(number)) if number else str(error)
     return {"e": (name + ": " if name else type(error).__name__ + ": ") + reason}
 
 
@@ -44,34 +45,27 @@ def kept(data, limit):
 
 def read_file(path, limit, as_hex=False):
     try:
-        with open(path, "rb", 0) as stream:
-            parts = []
-            size = 0
-            while size <= limit:
-                part = stream.read(min(65536, limit + 1 - size))
-                if not part:
-                    break
-                parts.append(part)
-                size += len(part)
-        data = b"".join(parts)
-        if as_hex:
-            return {"t": data.hex()}
-        return kept(data, limit)
+        data = read_start(path, limit)
     except (OSError, ValueError) as error:
         return refused(error)
+    if not as_hex:
+        return kept(data, limit)
+    answer = {"t": data[:limit].hex()}
+    if len(data) > limit:
+        answer["cut"] = len(data) - limit
+    return answer
 
 
 def read_link(path):
     try:
-        return {"t": os.readlink(path)}
+        return {"t": name_text(os.readlink(path))}
     except OSError as error:
         return refused(error)
 
 
 def read_list(path, patterns):
     try:
-        names = [n for n in os.listdir(path) if not patterns or any(fnmatch.fnmatchcase(n, p) for p in patterns)]
-        return {"t": "\n".join(sorted(names))}
+        return {"t": "\n".join(name_text(name) for name in names_in(path, patterns))}
     except OSError as error:
         return refused(error)
 
@@ -122,8 +116,12 @@ def read_sample(path, patterns):
 
 
 def read_bytes(path, limit):
-    answer = read_file(path, limit, as_hex=True)
-    return (bytes.fromhex(answer["t"]), None) if "t" in answer else (b"", answer)
+    """Give (a whole file, None) or (b"", the reading that says why not); one that is too long is not had in part."""
+    try:
+        data = read_start(path, limit)
+    except (OSError, ValueError) as error:
+        return b"", refused(error)
+    return (data, None) if len(data) <= limit else (b"", {"e": "EFBIG: longer than %d bytes" % limit})
 
 
 def read_environ(path, names, limit):
@@ -159,32 +157,22 @@ def read_clock():
 def run_command(argv, limit, timeout_s, masked=False):
     env = dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_PAGER="", SYSTEMD_COLORS="0", PAGER="cat")
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-            cwd="/",
-        )
-    except (OSError, ValueError) as error:
+        seen = run_bounded(argv, limit, timeout_s, env=env, cwd="/")
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         return refused(error)
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        try:
-            out, err = process.communicate(timeout=1)
-        except subprocess.TimeoutExpired:
-            out, err = b"", b""  # not even SIGKILL ended it: it hangs in the kernel, and its pipes with it
+    if seen.over == "err":
+        answer = {"e": "EFBIG: it printed more than %d bytes on standard error, and was killed" % STDERR_MAX}
+    elif not seen.in_time:
         answer = {"e": "ETIMEDOUT: did not end within %g s" % timeout_s}
-        said = mask_text(decode(out + err))[-400:].strip()
-        if said:
-            answer["e"] += "; its last output: " + said
+        last = mask_text(decode(seen.out + seen.err))[-400:].strip()
+        if last:
+            answer["e"] += "; its last output: " + last
         return answer
-    answer = kept(out, limit)
-    answer["x"] = process.returncode
-    answer["s"] = decode(err[-4096:])
+    else:
+        answer = kept(seen.out, limit)
+        if not seen.over:
+            answer["x"] = seen.status
+    answer["s"] = decode(seen.err[:STDERR_MAX])
     return mask_reading(answer) if masked else answer
 
 
@@ -203,8 +191,11 @@ def read_kmsg(limit):
         return refused(error)
     parts = []
     size = 0
+    until = time.monotonic() + KMSG_S
     try:
         while True:
+            if time.monotonic() > until:
+                return {"e": "ETIMEDOUT: the kernel logs faster than it can be read"}
             try:
                 record = os.read(descriptor, 16384)
             except BlockingIOError:

@@ -30,6 +30,7 @@ import subprocess
 import sys
 import threading
 
+from probe_bounds import lines_of, name_text
 from probe_mask import allowed, filter_lines, mask_text, mask_value
 from probe_reading import (
     decode,
@@ -53,6 +54,8 @@ UNIT_PATH = (
     "/lib/systemd/system"
 )
 PROCESSES_MAX = 1024
+OPENED_MAX = 16384
+MAPS_MAX = 1 << 26
 JOURNAL_LINES = 4000
 STARTUP = """
 import json, os, sys
@@ -77,7 +80,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 _FLAGS = re.compile(r"-[EIsSOuBP]+\Z")
 
 
-def answer_service(request):
+def answer_service(request, answers):
     unit = request["unit"]
     names = request["names"]
     show = run_command(["systemctl", "show", "--no-pager", "-p", request["properties"], "--", unit], 1 << 20, 10.0)
@@ -88,7 +91,7 @@ def answer_service(request):
     if "t" in show:
         show["t"] = mask_text(show["t"])
     first = {"show": show, "clock": read_clock()}
-    answers = {"": first}
+    identity = request["id"]
     commands = {
         "verify": lambda: run_command(
             ["systemd-analyze", "verify", "--man=no", one(shown, "FragmentPath") or unit], 1 << 16, 20.0, True
@@ -103,16 +106,17 @@ def answer_service(request):
         thread.start()
         threads.append(thread)
     first["paths"] = run_command(["systemctl", "show", "--no-pager", "-p", "UnitPath"], 1 << 16, 10.0)
-    read_files(answers, unit, shown, names, first["paths"])
+    for entry, node in read_files(unit, shown, names, first["paths"]):
+        answers.put(identity, entry, node)
     pids = find_processes(one(shown, "ControlGroup"))
     first["processes"] = {"t": str(len(pids))}
     for pid in pids[:PROCESSES_MAX]:
-        answers["process %d" % pid] = read_process(pid, names, request["opened"])
+        answers.put(identity, "process %d" % pid, read_process(pid, names, request["opened"]))
     main = int(one(shown, "MainPID") or 0)
-    answers["python"] = {"startup": start_python(main, pids, names)}
+    answers.put(identity, "python", {"startup": start_python(main, pids, names)})
     for thread in threads:
         thread.join()
-    return answers
+    answers.put(identity, "", first)
 
 
 def one(shown, key):
@@ -123,11 +127,12 @@ def read_masked(path):
     return read_item({"kind": "file", "path": path, "mask": True}, "")
 
 
-def read_files(answers, unit, shown, names, paths):
+def read_files(unit, shown, names, paths):
+    """Give (entry, node) of each file that makes up a unit."""
     known = [one(shown, "FragmentPath"), *one(shown, "DropInPaths").split()]
     for path in known:
         if path:
-            answers["file " + path] = {"text": read_masked(path), "stat": read_stat(path)}
+            yield "file " + path, {"text": read_masked(path), "stat": read_stat(path)}
     roots = paths.get("t", "").partition("=")[2].split() or UNIT_PATH.split()
     for root in roots:
         for name in drop_in_names(unit):
@@ -135,14 +140,14 @@ def read_files(answers, unit, shown, names, paths):
             listing = read_list(directory, ["*.conf"])
             if "t" not in listing and listing["e"].startswith("ENOENT"):
                 continue
-            answers["directory " + directory] = {"names": listing}
+            yield "directory " + directory, {"names": listing}
             for file in listing.get("t", "").splitlines():
                 path = os.path.join(directory, file)
                 if path not in known:
-                    answers["drop-in " + path] = {"text": read_masked(path), "stat": read_stat(path)}
+                    yield "drop-in " + path, {"text": read_masked(path), "stat": read_stat(path)}
     files = [value.partition(" (ignore_errors=")[0] for value in shown.get("EnvironmentFiles", []) if value]
     for path in [*files, "/etc/environment"]:
-        answers["environment " + path] = {"text": read_assignments(path, names, 1 << 18), "stat": read_stat(path)}
+        yield "environment " + path, {"text": read_assignments(path, names, 1 << 18), "stat": read_stat(path)}
 
 
 def drop_in_names(unit):
@@ -230,23 +235,28 @@ def read_opened(home, prefixes):
     """Give the paths that a process has open or mapped and that begin so; each as often as it is open."""
     wanted = tuple(prefix for prefix in prefixes if not prefix.startswith("*"))
     parts = [prefix[1:] for prefix in prefixes if prefix.startswith("*")]
-    paths = []
+    opened, mapped = [], set()
+
+    def take(path, places):
+        if path.startswith(wanted) or any(part in path for part in parts):
+            (places.append if places is opened else places.add)(path)
+        if len(places) > OPENED_MAX:
+            raise OSError(errno.EFBIG, "more than %d such paths" % OPENED_MAX)
+
     try:
-        for name in os.listdir(home + "fd"):
-            try:
-                paths.append(os.readlink(home + "fd/" + name))
-            except OSError as error:
-                if error.errno != errno.ENOENT:
-                    return refused(error)
-        data, failure = read_bytes(home + "maps", 1 << 24)
-        if failure:
-            return failure
-        mapped = {line.split(None, 5)[5] for line in decode(data).splitlines() if len(line.split(None, 5)) > 5}
+        with os.scandir(home + "fd") as entries:
+            for entry in entries:
+                try:
+                    take(name_text(os.readlink(entry.path)), opened)
+                except FileNotFoundError:
+                    pass  # closed meanwhile
+        for line in lines_of(home + "maps", MAPS_MAX):
+            words = line.split(None, 5)
+            if len(words) > 5:
+                take(decode(words[5]), mapped)
     except OSError as error:
         return refused(error)
-    paths += sorted(path for path in mapped if path not in paths)
-    kept = [path for path in paths if path.startswith(wanted) or any(part in path for part in parts)]
-    return {"t": json.dumps(sorted(kept))}
+    return {"t": json.dumps(sorted([*opened, *mapped.difference(opened)]))}
 
 
 def start_python(main, pids, names):

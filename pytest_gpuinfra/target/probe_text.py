@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MODULES = ("probe_mask", "probe_reading", "probe_service", "probe_inside")
+MODULES = ("probe_mask", "probe_bounds", "probe_answer", "probe_reading", "probe_service", "probe_inside")
 
 
 @cache

@@ -1,7 +1,7 @@
 """
 The sampler: what every GPU does, and which processes compute on it, while a load runs against the service.
 
-This file imports its neighbour probe_mask.py, which travels with it (sampling.py),
+This file imports its neighbours probe_mask.py and probe_bounds.py, which travel with it (sampling.py),
 and runs on Python 3.6 and later with the standard library only. NVML comes through ctypes (libnvidia-ml.so.1, part of
 the driver); where that cannot be loaded, nvidia-smi is asked instead.
 It touches on the target nothing: it reads NVML and /proc. It needs about 20 MB, and ends after the plan's duration,
@@ -23,6 +23,7 @@ Then, on standard input, the line "stop" ends it before its time. Events, one JS
 """
 
 import ctypes
+import errno
 import json
 import os
 import re
@@ -31,12 +32,15 @@ import subprocess
 import sys
 import time
 
+from probe_bounds import lines_of, read_start, run_bounded
 from probe_mask import mask_argv
 
 MIB = 1048576.0
 NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 INSUFFICIENT_SIZE = 7
 TITLE_MAX = 400
+SMI_MAX = 1 << 20
+SOCKETS_MAX = 1 << 26
 
 
 class UnreadableError(Exception):
@@ -181,19 +185,16 @@ class NvidiaSmi:
     def ask(self, *arguments):
         argv = ["nvidia-smi", "--format=csv,noheader,nounits", *arguments]
         try:
-            process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
-            )
-            try:
-                out, err = process.communicate(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-                raise UnreadableError("nvidia-smi: no answer within 20 s") from None
-        except OSError as error:
-            raise UnreadableError("nvidia-smi: %s" % error.strerror) from None
-        if process.returncode:
-            raise UnreadableError("nvidia-smi: status %d: %s" % (process.returncode, (err or out).strip()[-300:]))
+            seen = run_bounded(argv, SMI_MAX, 20.0)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise UnreadableError("nvidia-smi: %s" % (getattr(error, "strerror", None) or error)) from None
+        out, err = (data.decode("utf-8", "backslashreplace") for data in (seen.out, seen.err))
+        if seen.over:
+            raise UnreadableError("nvidia-smi: it printed more than %d bytes" % SMI_MAX)
+        if not seen.in_time:
+            raise UnreadableError("nvidia-smi: no answer within 20 s")
+        if seen.status:
+            raise UnreadableError("nvidia-smi: status %d: %s" % (seen.status, (err or out).strip()[-300:]))
         return [[word.strip() for word in line.split(",")] for line in out.splitlines() if line.strip()]
 
     def gpus(self):
@@ -237,8 +238,7 @@ def address_of(text):
 
 def read(path, limit=1 << 16):
     try:
-        with open(path, "rb") as stream:
-            return stream.read(limit).decode("utf-8", "backslashreplace")
+        return read_start(path, limit)[:limit].decode("utf-8", "backslashreplace")
     except OSError:
         return ""
 
@@ -255,23 +255,33 @@ def parents_of(pid):
 
 
 def listens(pid, port):
-    """Whether a process has a listening socket on a port, in its own network namespace."""
+    """
+    Whether a process has a listening socket on a port, in its own network namespace.
+
+    Raises:
+        UnreadableError: The namespace has more sockets than are read.
+    """
     inodes = set()
     for name in ("tcp", "tcp6"):
-        for line in read("/proc/%d/net/%s" % (pid, name), 1 << 22).splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and words[3] == "0A" and words[1].rpartition(":")[2] == "%04X" % port:
-                inodes.add("socket:[%s]" % words[9])
+        try:
+            for line in lines_of("/proc/%d/net/%s" % (pid, name), SOCKETS_MAX):
+                words = line.decode("ascii", "replace").split()
+                if len(words) > 9 and words[3] == "0A" and words[1].rpartition(":")[2] == "%04X" % port:
+                    inodes.add("socket:[%s]" % words[9])
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise UnreadableError("/proc/%d/net/%s: %s" % (pid, name, error.strerror)) from None
     if not inodes:
         return False
     home = "/proc/%d/fd/" % pid
     try:
-        for name in os.listdir(home):
-            try:
-                if os.readlink(home + name) in inodes:
-                    return True
-            except OSError:
-                continue
+        with os.scandir(home) as entries:
+            for entry in entries:
+                try:
+                    if os.readlink(entry.path) in inodes:
+                        return True
+                except OSError:
+                    continue
     except OSError:
         pass
     return False

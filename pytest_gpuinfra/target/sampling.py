@@ -1,4 +1,4 @@
-"""The sampler as one text, its neighbour in front; it runs wherever exec() runs it as __main__."""
+"""The sampler as one text, its neighbours in front; it runs wherever exec() runs it as __main__."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ HERE = Path(__file__).parent
 @cache
 def sampler_text() -> str:
     """Give the sampler's text."""
-    mask = (HERE / "probe_mask.py").read_text(encoding="utf-8")
+    modules = {name: (HERE / f"{name}.py").read_text(encoding="utf-8") for name in ("probe_mask", "probe_bounds")}
     main = (HERE / "sampler.py").read_text(encoding="utf-8")
     return (
         "import sys, types\n"
-        "_module = types.ModuleType('probe_mask')\n"
-        "sys.modules['probe_mask'] = _module\n"
-        f"exec(compile({mask!r}, '<pytest-gpuinfra probe_mask.py>', 'exec'), _module.__dict__)\n"
+        f"for _name, _text in {modules!r}.items():\n"
+        "    _module = types.ModuleType(_name)\n"
+        "    sys.modules[_name] = _module\n"
+        "    exec(compile(_text, '<pytest-gpuinfra ' + _name + '.py>', 'exec'), _module.__dict__)\n"
         f"exec(compile({main!r}, '<pytest-gpuinfra sampler.py>', 'exec'))\n"
     )
 

@@ -9,6 +9,8 @@ as a real host gives it. Marked as composed wherever it is kept.
 from __future__ import annotations
 
 import importlib.util
+import io
+import json
 import os
 import struct
 import sys
@@ -165,10 +167,16 @@ class MadeHost:
             root = Path(directory)
             self.write(root)
             answers = {
-                request["id"]: probe.answer(_moved(request, root)) if not _commands(request) else self._said(request)
+                request["id"]: self._said(request)
                 for request in requests
-                if request["kind"] != "kernel_log"
+                if request["kind"] != "kernel_log" and _commands(request)
             }
+            read = probe.answer_all(
+                [_moved(one, root) for one in requests if one["kind"] != "kernel_log" and not _commands(one)], {}
+            )
+            text = io.StringIO()
+            read.write(text)
+            answers |= json.loads(text.getvalue())
         answers["kernel_log"] = {"": {"kmsg": {"t": self.kmsg_text()}}}
         return Capture(
             alias,

@@ -252,7 +252,7 @@ def flooding(mark: str, sign: str) -> str:
 def test_command_that_prints_without_end_is_cut_off(connection: LocalConnection, stream: str) -> None:
     """Its reason is said, and it does not run on."""
     mark = f"flood{stream}{os.getpid()}"
-    with pytest.raises(ProbeError, match="printed more than 64 MiB, and was ended"):
+    with pytest.raises(ProbeError, match="printed more than 16 MiB, and was ended"):
         connection.run(["python3", "-c", flooding(mark, stream)], timeout_s=120)
     assert gone(mark)
 
