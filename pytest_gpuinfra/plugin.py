@@ -109,8 +109,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpu-endpoint",
         metavar="URL",
         help="inference endpoint of every host, as seen from where the service runs (http://localhost:30000), in place "
-        "of the inventory's; a loopback address is reached through a tunnel. 'embedded' starts llama.cpp's server with "
-        "a tiny model on this machine (extra 'demo'); 'none' leaves endpoints out",
+        "of the inventory's; it is asked, and its name resolved, there, through a tunnel. 'embedded' starts llama.cpp's "
+        "server with a tiny model on this machine (extra 'demo'); 'none' leaves endpoints out",
     )
     group.addoption(
         "--gpu-wait",

@@ -86,6 +86,7 @@ class Feed:
         os.set_blocking(self._waker, False)
         self._lock = threading.Lock()
         self._waiting = bytearray()
+        self._closed = False
 
     def fileno(self) -> int:
         """Give the descriptor that is readable when there is something to take."""
@@ -93,10 +94,10 @@ class Feed:
 
     def send(self, data: bytes) -> None:
         """Append bytes."""
-        with self._lock:
-            self._waiting += data
-        with contextlib.suppress(OSError):  # full: it will wake up all the same; closed: the program has ended
-            os.write(self._waker, b"x")
+        with self._lock, contextlib.suppress(OSError):  # the pipe is full: it will wake up all the same
+            if not self._closed:
+                self._waiting += data
+                os.write(self._waker, b"x")
 
     def take(self) -> bytes:
         """Take what has been appended."""
@@ -107,10 +108,12 @@ class Feed:
         return data
 
     def close(self) -> None:
-        """Give the descriptors back."""
-        for descriptor in (self._wake, self._waker):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        """Give the descriptors back; nothing is sent any more. May be called twice."""
+        with self._lock:
+            if not self._closed:
+                os.close(self._wake)
+                os.close(self._waker)
+            self._closed = True
 
 
 class Connection(Protocol):

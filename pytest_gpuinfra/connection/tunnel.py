@@ -10,15 +10,17 @@ import os
 import socket
 import tempfile
 import threading
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pytest_gpuinfra.connection.base import Connection, Feed
 from pytest_gpuinfra.errors import GpuInfraError, UnreachableError
 
 _LIFETIME_S = 86400.0
+_JOIN_S = 1.0
 
 
 class Tunnel:
@@ -42,15 +44,16 @@ class Tunnel:
         self._plan = {"host": host, "port": port}
         self._feed = Feed()
         self._ids = itertools.count(1)
-        self._near: dict[int, socket.socket] = {}
-        self._opened: dict[int, threading.Event] = {}
-        self._errors: dict[int, str] = {}
+        self._ends: dict[int, _End] = {}
         self._lock = threading.Lock()
         self._rest = ""
         self._failure: GpuInfraError | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._listener: socket.socket | None = None
-        self._session = threading.Thread(target=self._run, daemon=True, name="gpuinfra-tunnel")
+        self._threads = [
+            threading.Thread(target=self._run, daemon=True, name="gpuinfra-tunnel"),
+            threading.Thread(target=self._accept, daemon=True, name="gpuinfra-tunnel-accept"),
+        ]
         self.path = ""
 
     def __enter__(self) -> Self:
@@ -70,21 +73,21 @@ class Tunnel:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
         self._listener.listen(128)
-        self._session.start()
-        threading.Thread(target=self._accept, daemon=True, name="gpuinfra-tunnel-accept").start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """End the tunnel and every connection through it."""
-        if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-        with self._lock:
-            near, self._near = dict(self._near), {}
-        for end in near.values():
-            _shut(end)
+        """End the tunnel and every connection through it. May be called twice."""
+        if self._listener is None:
+            return
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._say(0, quit=True)
-        self._session.join(5.0)
+        self._cut_all()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+        self._listener.close()
+        self._listener = None
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None
@@ -97,19 +100,32 @@ class Tunnel:
             OSError: It was refused, or not made in time.
             UnreachableError: There is no session with the target.
         """
-        identity = next(self._ids)
-        waiting = self._opened[identity] = threading.Event()
+        identity, end = self._new_end(None)
         self._say(identity, open=True)
-        made = waiting.wait(timeout_s)
+        made = self._failure is not None or end.settled.wait(timeout_s)
         self._say(identity, close=True)
-        self._opened.pop(identity, None)
+        with self._lock:
+            self._ends.pop(identity, None)
         if self._failure is not None:
             raise self._failure
-        error = self._errors.pop(identity, None)
-        if error:
-            raise ConnectionRefusedError(error) if "ECONNREFUSED" in error else OSError(error)
+        if end.error:
+            raise ConnectionRefusedError(end.error) if "ECONNREFUSED" in end.error else OSError(end.error)
         if not made:
             raise TimeoutError(f"no connection there within {timeout_s:g} s")
+
+    def _new_end(self, near: socket.socket | None) -> tuple[int, _End]:
+        end = _End(near)
+        with self._lock:
+            identity = next(self._ids)
+            self._ends[identity] = end
+        return identity, end
+
+    def _cut_all(self) -> None:
+        """Have every connection end; the threads that serve them close what they hold."""
+        with self._lock:
+            ends = list(self._ends.values())
+        for end in ends:
+            end.cut()
 
     def _run(self) -> None:
         try:
@@ -118,37 +134,39 @@ class Tunnel:
             )
         except GpuInfraError as error:
             self._failure = error
-        else:
-            self._failure = UnreachableError(self._connection.name, "the tunnel's far end has ended")
-        for waiting in list(self._opened.values()):
-            waiting.set()
-        with self._lock:
-            near, self._near = dict(self._near), {}
-        for end in near.values():
-            _shut(end)
+        finally:
+            self._failure = self._failure or UnreachableError(self._connection.name, "the tunnel's far end has ended")
+            self._feed.close()
+            self._cut_all()
 
     def _accept(self) -> None:
-        listener = self._listener
+        listener, serving = self._listener, list[threading.Thread]()
         while listener is not None:
             try:
-                end, _ = listener.accept()
+                near, _ = listener.accept()
             except OSError:
-                return
-            identity = next(self._ids)
-            with self._lock:
-                self._near[identity] = end
-                self._opened[identity] = threading.Event()
-            self._say(identity, open=True)
-            threading.Thread(target=self._pass_on, args=(identity, end), daemon=True).start()
+                break
+            identity, end = self._new_end(near)
+            if self._failure is not None:
+                end.cut()
+            serving = [thread for thread in serving if thread.is_alive()]
+            serving.append(threading.Thread(target=self._pass_on, args=(identity, end, near), daemon=True))
+            serving[-1].start()
+        self._cut_all()
+        for thread in serving:
+            thread.join(_JOIN_S)
 
-    def _pass_on(self, identity: int, end: socket.socket) -> None:
-        """Pass on what comes from the near side, once the far side is there to take it."""
-        self._opened[identity].wait()
+    def _pass_on(self, identity: int, end: _End, near: socket.socket) -> None:
+        """Pass on what comes from the near side, once the far side is there to take it, and close both at its end."""
+        self._say(identity, open=True)
+        end.settled.wait()
         with contextlib.suppress(OSError):
-            while data := end.recv(32768):
+            while data := near.recv(32768):
                 self._say(identity, data=base64.b64encode(data).decode("ascii"))
-        self._say(identity, end=True)
-        self._opened.pop(identity, None)
+        self._say(identity, close=True)  # a client of HTTP does not close one direction alone
+        with self._lock:
+            self._ends.pop(identity, None)
+        end.close()
 
     def _say(self, identity: int, **words: object) -> None:
         self._feed.send(json.dumps({"id": identity, **words}).encode() + b"\n")
@@ -159,30 +177,48 @@ class Tunnel:
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             message = json.loads(line)
-            identity = message["id"]
             with self._lock:
-                end = self._near.get(identity)
-                waiting = self._opened.get(identity)
-                if "error" in message or message.get("end"):
-                    self._near.pop(identity, None)
-                if "error" in message and end is None:
-                    self._errors[identity] = message["error"]
+                end = self._ends.get(message["id"])
             if end is not None:
-                with contextlib.suppress(OSError):
-                    if "data" in message:
-                        end.sendall(base64.b64decode(message["data"]))
-                    elif message.get("end"):
-                        end.shutdown(socket.SHUT_WR)
-                    elif "error" in message:
-                        _shut(end)
-            if waiting is not None and ("error" in message or message.get("opened")):
-                waiting.set()
+                end.take(message)
 
 
-def _shut(end: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()
+class _End:
+    """The near end of one connection; without a socket, a mere attempt to make one there."""
+
+    def __init__(self, near: socket.socket | None) -> None:
+        self.settled = threading.Event()
+        self.error = ""
+        self._near = near
+        self._lock = threading.Lock()
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """Act on what the far end says."""
+        if "error" in message:
+            self.error = str(message["error"])
+            self.cut()
+        elif message.get("opened"):
+            self.settled.set()
+        with self._lock, contextlib.suppress(OSError):
+            if self._near is not None and "data" in message:
+                self._near.sendall(base64.b64decode(message["data"]))
+            elif self._near is not None and message.get("end"):
+                self._near.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """Have the thread that reads the near side come to its end; it closes the socket."""
+        near = self._near
+        if near is not None:
+            with contextlib.suppress(OSError):
+                near.shutdown(socket.SHUT_RDWR)
+        self.settled.set()
+
+    def close(self) -> None:
+        """Close the socket."""
+        with self._lock:
+            near, self._near = self._near, None
+        if near is not None:
+            near.close()
 
 
 @cache

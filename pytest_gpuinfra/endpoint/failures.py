@@ -29,6 +29,8 @@ no-model: the model list does not say which model to ask.
 BrokenAnswerKind: TypeAlias = Literal[
     "not-http",
     "truncated",
+    "headers",
+    "encoding",
     "too-large",
     "status",
     "redirect",
@@ -40,6 +42,8 @@ BrokenAnswerKind: TypeAlias = Literal[
 """
 not-http: another protocol speaks on this port.
 truncated: the answer broke off before its end.
+headers: more of them, or longer ones, than any server sends.
+encoding: compressed, which was not asked for and may unpack into anything.
 too-large: more bytes than such a request can have for an answer.
 status: an error status for a valid request.
 redirect: the server sends the client elsewhere.

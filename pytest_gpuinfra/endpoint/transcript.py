@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 MAX_PIECE_BYTES = 1024 * 1024
-_KEPT_HEADERS = ("content-type", "server", "location", "retry-after")
+_KEPT_HEADERS = ("content-type", "content-encoding", "server", "location", "retry-after")
 _FAILURES: dict[str, type[httpx.RequestError]] = {
     error.__name__: error
     for error in (

@@ -9,6 +9,7 @@ import httpx
 
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer
 from pytest_gpuinfra.endpoint.limits import Limits, Timeouts
+from pytest_gpuinfra.endpoint.transport import AnswerRefused
 
 
 def explain_error(
@@ -25,7 +26,16 @@ def explain_error(
         expired: Whether the whole request's time was over.
     """
     t = limits.timeouts
-    said = limits.masked(str(error)) or type(error).__name__
+    if isinstance(error, AnswerRefused):
+        return BrokenAnswer(
+            error.kind,
+            f"{where}: {limits.masked(str(error))}",
+            remedy="see what answers on this address: an inference server's answer is a few kilobytes of plain JSON",
+            status=error.status,
+        )
+    said = limits.masked(str(error))[:400] or type(error).__name__
+    if limits.under_way.stopped.is_set():
+        return NoAnswer("deadline", f"{where}: given up, since the run ends", status=status)
     if expired or isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
         limit = f"within {t.total_s:g} s" if expired else f"for {t.read_s:g} s"
         what = "no end of the answer" if status is not None else "no answer"
