@@ -16,6 +16,7 @@ from pytest_gpuinfra.session import RUN, TARGET_FIXTURE, run_of, target_of
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.connection.ssh import SshConnection
+    from pytest_gpuinfra.interrupt import Interrupts
     from pytest_gpuinfra.run import Run
 
 pytest_plugins = (
@@ -29,6 +30,8 @@ pytest_plugins = (
 _WORKER_KEY = "gpuinfra"
 _AUTO_WORKERS = 32
 _SESSION: pytest.StashKey[pytest.Session] = pytest.StashKey()
+_INTERRUPTS: pytest.StashKey[Interrupts] = pytest.StashKey()
+_INTERRUPTION: pytest.StashKey[BaseException] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -109,8 +112,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpu-endpoint",
         metavar="URL",
         help="inference endpoint of every host, as seen from where the service runs (http://localhost:30000), in place "
-        "of the inventory's; it is asked, and its name resolved, there, through a tunnel. 'embedded' starts llama.cpp's "
-        "server with a tiny model on this machine (extra 'demo'); 'none' leaves endpoints out",
+        "of the inventory's; it is asked, and its name resolved, there, through a tunnel. 'embedded' starts "
+        "llama.cpp's server with a tiny model on this machine (extra 'demo'); 'none' leaves endpoints out",
     )
     group.addoption(
         "--gpu-wait",
@@ -274,6 +277,8 @@ def _make_run(config: pytest.Config) -> Run | None:
     names = config.getoption("--gpu-host")
     if not names or RUN in config.stash:
         return config.stash.get(RUN, None)
+    from pytest_gpuinfra.interrupt import Interrupts
+
     _refuse_reboot(config, {})
     early = _open_early(config, names)
     try:
@@ -283,6 +288,7 @@ def _make_run(config: pytest.Config) -> Run | None:
             connection.close()
         raise
     config.stash[RUN] = run
+    config.stash[_INTERRUPTS] = Interrupts(run)
     if not hasattr(config, "workerinput") and not config.option.help:
         run.open_early(early)
     return run
@@ -387,15 +393,25 @@ def _read_run(config: pytest.Config, names: list[str]) -> Run:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Capture every host, on the controller, before the header is printed."""
+    """
+    Capture every host, on the controller, before the header is printed.
+
+    An interruption is raised again once pytest writes reports about interrupted sessions, which it does not do yet.
+    """
     run = run_of(session.config)
     if run is None or hasattr(session.config, "workerinput"):
         return
     session.config.stash[_SESSION] = session
     from pytest_gpuinfra.report.progress import CaptureProgress
 
-    with CaptureProgress(session.config, run) as progress:
-        run.capture_all(progress.done, progress.look)
+    try:
+        with CaptureProgress(session.config, run) as progress:
+            run.capture_all(progress.done, progress.look)
+    except (KeyboardInterrupt, pytest.exit.Exception) as interruption:
+        session.config.stash[_INTERRUPTION] = interruption
+        xdist = session.config.pluginmanager.get_plugin("dsession")
+        if xdist is not None:
+            session.config.pluginmanager.unregister(xdist)  # its workers would start only to be ended
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -428,6 +444,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep Python from looking for garbage while items are made, of which there may be a hundred thousand."""
+    if _INTERRUPTION in session.config.stash:
+        raise session.config.stash[_INTERRUPTION]
     if run_of(session.config) is None or not gc.isenabled():
         return (yield)
     gc.disable()
@@ -469,15 +487,27 @@ def pytest_configure_node(node: Any) -> None:
     run = run_of(node.config)
     if run is not None:
         node.workerinput[_WORKER_KEY] = run.hand_over(node.gateway.id, node.workerinput["workercount"])
+        pid = getattr(getattr(getattr(node.gateway, "_io", None), "popen", None), "pid", None)
+        if pid is not None:  # only those on this machine have one
+            node.config.stash[_INTERRUPTS].workers.add(pid)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In a worker of xdist, hand over what was gathered, for the recording."""
+    """In a worker of xdist, hand over what was gathered, for the recording. What is written is not interrupted."""
     run = run_of(session.config)
+    if run is None:
+        return
+    session.config.stash[_INTERRUPTS].finishing()
+    xdist: Any = session.config.pluginmanager.get_plugin("dsession")
+    if run.interrupted and xdist is not None:
+        xdist.nodemanager.EXIT_TIMEOUT = 1  # its workers were interrupted, too
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-    if run is not None and output is not None:
-        output[_WORKER_KEY] = {alias: host.gathered() for alias, host in run.hosts.items() if host.gathered()}
+    if output is not None:
+        gathered = {alias: found for alias, host in run.hosts.items() if (found := host.gathered())}
+        output[_WORKER_KEY] = gathered
+        if run.interrupted:
+            run.leave_for_controller(session.config.workerinput["workerid"], gathered)  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -523,3 +553,4 @@ def pytest_unconfigure(config: pytest.Config) -> Generator[None, None, None]:
         run = run_of(config)
         if run is not None:
             run.close()
+            config.stash[_INTERRUPTS].restore()

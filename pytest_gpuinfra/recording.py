@@ -28,6 +28,8 @@ from pytest_gpuinfra.recording_size import bounded
 
 FORMAT = "pytest-gpuinfra recording"
 VERSION = 1
+INTERRUPTED = 2
+"""pytest's exit status of a run that did not come to its end."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class Recording:
     plugin: str = ""
     trimmed: Sequence[Mapping[str, Any]] = ()
     exit_status: int | None = None
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the run was interrupted, so that results are missing."""
+        return self.exit_status == INTERRUPTED
 
 
 def write_recording(path: Path, recording: Recording, masker: Masker | None = None) -> str:

@@ -323,6 +323,12 @@ class Serving:
             "throughput": [asdict(self._throughput[streams]) for streams in sorted(self._throughput)],
         }
 
+    def stop(self) -> None:
+        """Cut the requests under way, and those to come; may be called from any thread."""
+        endpoint = self.__dict__.get("endpoint")
+        if endpoint is not None:
+            endpoint.limits.under_way.stop()
+
     def close(self) -> None:
         """End tunnel and connections."""
         if "endpoint" in self.__dict__:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakSet
 
 from pytest_gpuinfra.errors import CommandTimeout, ProbeError
 
@@ -355,6 +356,7 @@ class PipeConnection:
         self._early: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._closed = False
+        _ALL.add(self)
 
     def _session_argv(self) -> list[str]:
         raise NotImplementedError
@@ -560,6 +562,19 @@ class PipeConnection:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(2.0)
         return exchange.text_of(exchange.said)
+
+
+_ALL: WeakSet[PipeConnection] = WeakSet()
+
+
+def close_all(timeout_s: float) -> None:
+    """End all connections of this process, at the same time, so that one that hangs holds up no other."""
+    threads = [threading.Thread(target=one.close, daemon=True, name=f"close {one.name}") for one in list(_ALL)]
+    for thread in threads:
+        thread.start()
+    limit = time.monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, limit - time.monotonic()))
 
 
 TIMED_OUT_MARK = "gpuinfra: no sign of the runner within"

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from pytest_gpuinfra.endpoint.limits import Limits
-from pytest_gpuinfra.endpoint.wire import explain_error
+from pytest_gpuinfra.endpoint.wire import explain_error, given_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,8 @@ def opened(
         method, path, content=content, headers=headers, timeout=timeout, extensions={"trace": deadline.trace}
     )
     where = f"{method} {path}"
+    if limits.under_way.stopped.is_set():
+        raise given_up(where)
     with deadline:
         try:
             response = client.send(request, stream=True)

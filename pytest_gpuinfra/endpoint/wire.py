@@ -35,7 +35,7 @@ def explain_error(
         )
     said = limits.masked(str(error))[:400] or type(error).__name__
     if limits.under_way.stopped.is_set():
-        return NoAnswer("deadline", f"{where}: given up, since the run ends", status=status)
+        return given_up(where)
     if expired or isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
         limit = f"within {t.total_s:g} s" if expired else f"for {t.read_s:g} s"
         what = "no end of the answer" if status is not None else "no answer"
@@ -55,6 +55,11 @@ def explain_error(
     if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in said:
         return BrokenAnswer("not-http", f"{where}: the port answers, but not in HTTP: {said}")
     return _not_reached(where, error, said, t)
+
+
+def given_up(where: str) -> NoAnswer:
+    """Say that a request was cut, or not begun, since the endpoint was closed."""
+    return NoAnswer("deadline", f"{where}: given up, since the run ends")
 
 
 def _not_reached(where: str, error: httpx.HTTPError, said: str, t: Timeouts) -> NoAnswer:
