@@ -50,7 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpu-inventory",
         metavar="FILE",
-        help="what is expected of the hosts (default: gpuinfra.toml in pytest's root directory, if there is one)",
+        help="what is expected of the hosts (default: gpuinfra.toml in this directory, or above it "
+        "up to the top of the repository or pytest's root directory)",
     )
     group.addoption(
         "--gpu-level",
@@ -320,10 +321,11 @@ def _open_early(config: pytest.Config, names: list[str]) -> dict[str, SshConnect
     if config.hook.pytest_gpuinfra_inventory.get_hookimpls():
         return {}
     from pytest_gpuinfra.early import open_plain_destinations
+    from pytest_gpuinfra.inventory_place import FILE_NAME, inventory_folder, inventory_folders
 
     return open_plain_destinations(
         names,
-        config.rootpath / "gpuinfra.toml",
+        inventory_folder(inventory_folders(config.invocation_params.dir, config.rootpath)) / FILE_NAME,
         ssh_config=config.getoption("--gpu-ssh-config"),
         sudo=config.getoption("--gpu-sudo"),
         connect_timeout_s=config.getoption("--gpu-connect-timeout"),
@@ -337,6 +339,7 @@ def _keeps_connections(config: pytest.Config) -> bool:
 
 def _read_run(config: pytest.Config, names: list[str]) -> Run:
     from pytest_gpuinfra.errors import GpuInfraError
+    from pytest_gpuinfra.inventory_place import inventory_folder, inventory_folders, missing_text
     from pytest_gpuinfra.recording import read_recording
     from pytest_gpuinfra.run import REBOOT_WAIT_S, Run, Settings
     from pytest_gpuinfra.selection import find_inventory, hosts_of_share, join_inventory, select_hosts
@@ -370,7 +373,9 @@ def _read_run(config: pytest.Config, names: list[str]) -> Run:
         if worker is not None:
             run = Run.taken_over(settings, worker[_WORKER_KEY])
         else:
-            inventory, source = find_inventory(config.getoption("--gpu-inventory"), config.rootpath)
+            folders = inventory_folders(config.invocation_params.dir, config.rootpath)
+            inventory, source = find_inventory(config.getoption("--gpu-inventory"), inventory_folder(folders))
+            no_inventory = "" if source else missing_text(folders)
             for more in config.hook.pytest_gpuinfra_inventory(config=config):
                 inventory = join_inventory(inventory, more)
             selected = named = select_hosts(names, inventory, source)
@@ -379,6 +384,7 @@ def _read_run(config: pytest.Config, names: list[str]) -> Run:
                 selected = hosts_of_share(named, *shard)
             _refuse_reboot(config, {host.alias: host.way for host in selected})
             run = Run(settings, {host.alias: host for host in selected}, collectives=inventory.collectives)
+            run.no_inventory = no_inventory
             if shard:
                 run.share_of = f"share {shard[0]}/{shard[1]}, {len(selected)} of {len(named)} hosts"
             run.extra_requests = lambda: [
@@ -409,9 +415,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             run.capture_all(progress.done, progress.look)
     except (KeyboardInterrupt, pytest.exit.Exception) as interruption:
         session.config.stash[_INTERRUPTION] = interruption
-        xdist = session.config.pluginmanager.get_plugin("dsession")
-        if xdist is not None:
-            session.config.pluginmanager.unregister(xdist)  # its workers would start only to be ended
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -479,6 +482,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ordered = [items[index] for index in sorted(ours, key=key)]
     for index, item in zip(ours, ordered, strict=True):
         items[index] = item
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[object]) -> None:
+    """Start no worker of xdist where the captures were interrupted."""
+    if _INTERRUPTION in config.stash:
+        specs.clear()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -132,6 +132,7 @@ class Run:
         interrupted: Whether Ctrl-C or SIGTERM has come.
         compared: The last comparison of a host with the baseline, by alias and size of what had been gathered.
         share_of: "share 2/8, 120 of 1000 hosts" where `--gpu-shard` was given; else "".
+        no_inventory: Where no inventory was found; "" if there is one.
         portion: Hosts whose items are made next; None for all.
         deal: Which of xdist's workers has which hosts; None without xdist, and in a worker.
         all_aliases: In a worker of xdist, all hosts of the run; else empty.
@@ -158,6 +159,7 @@ class Run:
     interrupted: bool = False
     compared: dict[tuple[str, int], HostComparison] = field(default_factory=dict)
     share_of: str = ""
+    no_inventory: str = ""
     portion: tuple[str, ...] | None = None
     deal: Deal | None = None
     all_aliases: Mapping[str, None] = field(default_factory=dict)

@@ -74,6 +74,15 @@ def wait_for_file(path: Path, process: subprocess.Popen[bytes], text: str = "") 
         time.sleep(0.01)
 
 
+def wait_for_local_answer(process: subprocess.Popen[bytes]) -> None:
+    """Wait until this machine has answered: the session with it is over."""
+    limit = time.monotonic() + 60
+    while any("fromhex" in line for line in processes_of(process.pid, children=True)):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    time.sleep(0.5)
+
+
 def interrupted(
     directory: Path, process: subprocess.Popen[bytes], private: Path, *signals: signal.Signals, group: bool = False
 ) -> Ended:
@@ -101,17 +110,16 @@ def interrupted(
     return Ended(status, output, took_s, directory)
 
 
-def processes_of(session: int) -> list[str]:
-    """Give the command lines of what still runs in a session, or began there."""
+def processes_of(session: int, *, children: bool = False) -> list[str]:
+    """Give the command lines of what runs in a session, or as a child of its first process."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if int(stat[3]) == session or f"GI_SESSION={session}".encode() in environment:
+            if int(stat[1 if children else 3]) == session:
                 found.append((entry / "cmdline").read_text())
     return found
 
@@ -166,7 +174,7 @@ def test_during_captures(
     (tmp_path / "gpuinfra.toml").write_text("[hosts.here]\naddress = 'local'\n[hosts.'node[01-40]']\n")
     with started(tmp_path, "--gpu-host=all", *workers) as (process, private):
         wait_for_file(hanging_ssh / "ssh.called", process, "called\n" * 30)
-        time.sleep(1.5)  # for the one that answers
+        wait_for_local_answer(process)
         ended = interrupted(tmp_path, process, private, *signals)
     hosts = ended.recording["hosts"]
     assert ended.status == pytest.ExitCode.INTERRUPTED
