@@ -99,6 +99,8 @@ def test_nonsense_for_an_answer_is_a_wrong_answer(tmp_path: Path, body: bytes) -
     """A server that is ready and then answers questions with nonsense: FAILED, item by item."""
 
     def answer(request: Request) -> Reply:
+        if request.path == "/health":
+            return Reply(200, b"", content_type=None)
         if request.path == "/v1/models":
             return Reply(200, b'{"data": [{"id": "m", "max_model_len": 4096}]}')
         if request.body and request.json.get("messages", [{}])[0]["content"] == "Hello":
