@@ -83,7 +83,7 @@ def capture_many(
         limit: Captures under way at the same time, slow ones left out.
         deadline_s: Seconds for all of them together; None for no limit.
         give_up: Makes the result of a host that the deadline has overtaken, and ends its connection; called with
-            whether its capture had begun. Also called for every host under way if this function is interrupted.
+            whether its capture had begun. Also called for every host that is left if this function is interrupted.
         on_done: Called in the calling thread with each result.
         on_look: Called in the calling thread twice a second, and at each result.
 
@@ -111,6 +111,7 @@ def capture_many(
                 for host in waiting:
                     on_done(give_up(host, False))
                 running.clear()
+                waiting.clear()
                 return
             slow_after_s = max(SLOW_S, SLOW_TIMES * took_s[len(took_s) // 2]) if took_s else SLOW_S
             brisk = sum(now - began < slow_after_s for _, began in running.values())
@@ -132,7 +133,9 @@ def capture_many(
             on_done(result)  # type: ignore[arg-type]
     finally:
         for host, _ in running.values():
-            give_up(host, True)
+            on_done(give_up(host, True))
+        for host in waiting:
+            on_done(give_up(host, False))
 
 
 def _seconds(running: dict[str, tuple[HostT, float]]) -> dict[str, float]:

@@ -218,7 +218,7 @@ class HostSpec(_Model):
         None,
         pattern="^https?://",
         description='inference endpoint as seen from where the service runs, "http://localhost:30000"; '
-        "a loopback address is reached through a tunnel",
+        "it is asked, and its name resolved, there, through a tunnel over the same connection",
     )
     api_key_env: str | None = Field(
         None,

@@ -17,6 +17,7 @@ from pytest_gpuinfra.session import RUN, TARGET_FIXTURE, run_of, target_of
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.connection.ssh import SshConnection
+    from pytest_gpuinfra.interrupt import Interrupts
     from pytest_gpuinfra.run import Run
 
 pytest_plugins = (
@@ -30,6 +31,8 @@ pytest_plugins = (
 _WORKER_KEY = "gpuinfra"
 _AUTO_WORKERS = 32
 _SESSION: pytest.StashKey[pytest.Session] = pytest.StashKey()
+_INTERRUPTS: pytest.StashKey[Interrupts] = pytest.StashKey()
+_INTERRUPTION: pytest.StashKey[BaseException] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,7 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpu-inventory",
         metavar="FILE",
-        help="what is expected of the hosts (default: gpuinfra.toml in pytest's root directory, if there is one)",
+        help="what is expected of the hosts (default: gpuinfra.toml in this directory, or above it "
+        "up to the top of the repository or pytest's root directory)",
     )
     group.addoption(
         "--gpu-level",
@@ -122,8 +126,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_endpoint,
         metavar="URL",
         help="inference endpoint of every host, as seen from where the service runs (http://localhost:30000), in place "
-        "of the inventory's; a loopback address is reached through a tunnel. 'embedded' starts llama.cpp's server with "
-        "a tiny model on this machine (extra 'demo'); 'none' leaves endpoints out",
+        "of the inventory's; it is asked, and its name resolved, there, through a tunnel. 'embedded' starts "
+        "llama.cpp's server with a tiny model on this machine (extra 'demo'); 'none' leaves endpoints out",
     )
     group.addoption(
         "--gpu-wait",
@@ -315,6 +319,8 @@ def _make_run(config: pytest.Config) -> Run | None:
     names = config.getoption("--gpu-host")
     if not names or RUN in config.stash:
         return config.stash.get(RUN, None)
+    from pytest_gpuinfra.interrupt import Interrupts
+
     _refuse_reboot(config, {})
     ssh_config = config.getoption("--gpu-ssh-config")
     if ssh_config and os.path.exists(ssh_config) and not os.path.isfile(ssh_config):
@@ -327,6 +333,7 @@ def _make_run(config: pytest.Config) -> Run | None:
             connection.close()
         raise
     config.stash[RUN] = run
+    config.stash[_INTERRUPTS] = Interrupts(run)
     if not hasattr(config, "workerinput") and not config.option.help:
         run.open_early(early)
     return run
@@ -358,10 +365,11 @@ def _open_early(config: pytest.Config, names: list[str]) -> dict[str, SshConnect
     if config.hook.pytest_gpuinfra_inventory.get_hookimpls():
         return {}
     from pytest_gpuinfra.early import open_plain_destinations
+    from pytest_gpuinfra.inventory_place import FILE_NAME, inventory_folder, inventory_folders
 
     return open_plain_destinations(
         names,
-        config.rootpath / "gpuinfra.toml",
+        inventory_folder(inventory_folders(config.invocation_params.dir, config.rootpath)) / FILE_NAME,
         ssh_config=config.getoption("--gpu-ssh-config"),
         sudo=config.getoption("--gpu-sudo"),
         connect_timeout_s=config.getoption("--gpu-connect-timeout"),
@@ -375,6 +383,7 @@ def _keeps_connections(config: pytest.Config) -> bool:
 
 def _read_run(config: pytest.Config, names: list[str]) -> Run:
     from pytest_gpuinfra.errors import GpuInfraError
+    from pytest_gpuinfra.inventory_place import inventory_folder, inventory_folders, missing_text
     from pytest_gpuinfra.recording import read_recording
     from pytest_gpuinfra.run import REBOOT_WAIT_S, Run, Settings
     from pytest_gpuinfra.selection import find_inventory, hosts_of_share, join_inventory, select_hosts
@@ -408,7 +417,9 @@ def _read_run(config: pytest.Config, names: list[str]) -> Run:
         if worker is not None:
             run = Run.taken_over(settings, worker[_WORKER_KEY])
         else:
-            inventory, source = find_inventory(config.getoption("--gpu-inventory"), config.rootpath)
+            folders = inventory_folders(config.invocation_params.dir, config.rootpath)
+            inventory, source = find_inventory(config.getoption("--gpu-inventory"), inventory_folder(folders))
+            no_inventory = "" if source else missing_text(folders)
             for more in config.hook.pytest_gpuinfra_inventory(config=config):
                 inventory = join_inventory(inventory, more)
             selected = named = select_hosts(names, inventory, source)
@@ -417,6 +428,7 @@ def _read_run(config: pytest.Config, names: list[str]) -> Run:
                 selected = hosts_of_share(named, *shard)
             _refuse_reboot(config, {host.alias: host.way for host in selected})
             run = Run(settings, {host.alias: host for host in selected}, collectives=inventory.collectives)
+            run.no_inventory = no_inventory
             if shard:
                 run.share_of = f"share {shard[0]}/{shard[1]}, {len(selected)} of {len(named)} hosts"
             run.extra_requests = lambda: [
@@ -433,15 +445,22 @@ def _read_run(config: pytest.Config, names: list[str]) -> Run:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Capture every host, on the controller, before the header is printed."""
+    """
+    Capture every host, on the controller, before the header is printed.
+
+    An interruption is raised again once pytest writes reports about interrupted sessions, which it does not do yet.
+    """
     run = run_of(session.config)
     if run is None or hasattr(session.config, "workerinput"):
         return
     session.config.stash[_SESSION] = session
     from pytest_gpuinfra.report.progress import CaptureProgress
 
-    with CaptureProgress(session.config, run) as progress:
-        run.capture_all(progress.done, progress.look)
+    try:
+        with CaptureProgress(session.config, run) as progress:
+            run.capture_all(progress.done, progress.look)
+    except (KeyboardInterrupt, pytest.exit.Exception) as interruption:
+        session.config.stash[_INTERRUPTION] = interruption
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -474,6 +493,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep Python from looking for garbage while items are made, of which there may be a hundred thousand."""
+    if _INTERRUPTION in session.config.stash:
+        raise session.config.stash[_INTERRUPTION]
     if run_of(session.config) is None or not gc.isenabled():
         return (yield)
     gc.disable()
@@ -510,20 +531,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[object]) -> None:
+    """Start no worker of xdist where the captures were interrupted."""
+    if _INTERRUPTION in config.stash:
+        specs.clear()
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Deal a worker of xdist its hosts, with their captures, so that no host is asked twice."""
     run = run_of(node.config)
     if run is not None:
         node.workerinput[_WORKER_KEY] = run.hand_over(node.gateway.id, node.workerinput["workercount"])
+        pid = getattr(getattr(getattr(node.gateway, "_io", None), "popen", None), "pid", None)
+        if pid is not None:  # only those on this machine have one
+            node.config.stash[_INTERRUPTS].workers.add(pid)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In a worker of xdist, hand over what was gathered, for the recording."""
+    """In a worker of xdist, hand over what was gathered, for the recording. What is written is not interrupted."""
     run = run_of(session.config)
+    if run is None:
+        return
+    session.config.stash[_INTERRUPTS].finishing()
+    xdist: Any = session.config.pluginmanager.get_plugin("dsession")
+    if run.interrupted and xdist is not None:
+        xdist.nodemanager.EXIT_TIMEOUT = 1  # its workers were interrupted, too
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-    if run is not None and output is not None:
-        output[_WORKER_KEY] = {alias: host.gathered() for alias, host in run.hosts.items() if host.gathered()}
+    if output is not None:
+        gathered = {alias: found for alias, host in run.hosts.items() if (found := host.gathered())}
+        output[_WORKER_KEY] = gathered
+        if run.interrupted:
+            run.leave_for_controller(session.config.workerinput["workerid"], gathered)  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -569,3 +609,4 @@ def pytest_unconfigure(config: pytest.Config) -> Generator[None, None, None]:
         run = run_of(config)
         if run is not None:
             run.close()
+            config.stash[_INTERRUPTS].restore()

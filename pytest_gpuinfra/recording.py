@@ -39,6 +39,8 @@ MOST_BYTES = 512 << 20
 
 _AGAIN = "take a new recording; `gpuinfra schema --recording` prints what one holds"
 _RESULT = TypeAdapter(ResultData)
+INTERRUPTED = 2
+"""pytest's exit status of a run that did not come to its end."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,11 @@ class Recording:
     plugin: str = ""
     trimmed: Sequence[Mapping[str, Any]] = ()
     exit_status: int | None = None
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the run was interrupted, so that results are missing."""
+        return self.exit_status == INTERRUPTED
 
 
 def write_recording(path: Path, recording: Recording, masker: Masker | None = None) -> str:

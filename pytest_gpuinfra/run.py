@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.capture import Capture, Request
 from pytest_gpuinfra.captures import Standing, capture_many
-from pytest_gpuinfra.connection.base import PipeConnection
+from pytest_gpuinfra.connection.base import PipeConnection, close_all
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.rights import Sudo
 from pytest_gpuinfra.connection.ssh import SshConnection, close_sockets
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from pytest_gpuinfra.verdict.diagnosis import Finding
 
 LEVELS = ("passive", "active", "disruptive")
+CLOSE_S = 2.5
+"""Seconds within which every connection of an interrupted run is ended."""
+
 REBOOT_WAIT_S = 1200.0
 """How long a host that is rebooted may take where `--gpu-wait` does not say; servers count their memory for minutes."""
 
@@ -127,11 +130,15 @@ class Run:
         boots_before: Ids of the boots that this run ended, by alias.
         waited_s: Seconds that this run waited for a host before its capture, by alias.
         stopped: Ends all waiting for hosts.
+        interrupted: Whether Ctrl-C or SIGTERM has come.
         compared: The last comparison of a host with the baseline, by alias and size of what had been gathered.
         share_of: "share 2/8, 120 of 1000 hosts" where `--gpu-shard` was given; else "".
+        no_inventory: Where no inventory was found; "" if there is one.
         portion: Hosts whose items are made next; None for all.
         deal: Which of xdist's workers has which hosts; None without xdist, and in a worker.
         all_aliases: In a worker of xdist, all hosts of the run; else empty.
+        exit_status: pytest's own, once the session has ended.
+        workers: Names of xdist's workers that were dealt hosts, on the controller only.
     """
 
     settings: Settings
@@ -150,11 +157,15 @@ class Run:
     boots_before: dict[str, str] = field(default_factory=dict)
     waited_s: dict[str, float] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
+    interrupted: bool = False
     compared: dict[tuple[str, int], HostComparison] = field(default_factory=dict)
     share_of: str = ""
+    no_inventory: str = ""
     portion: tuple[str, ...] | None = None
     deal: Deal | None = None
     all_aliases: Mapping[str, None] = field(default_factory=dict)
+    exit_status: int | None = None
+    workers: list[str] = field(default_factory=list)
     _targets: dict[str, list[Target]] = field(default_factory=dict)
     _parsed: deque[GpuHost] = field(default_factory=deque)
     _diagnosed: dict[str, tuple[dict[str, Any], tuple[Finding, ...]]] = field(default_factory=dict)
@@ -319,16 +330,18 @@ class Run:
 
             on_look(standing)
 
-        capture_many(
-            list(self.selected.values()),
-            lambda host: self._capture(host, extra),
-            limit=self.settings.parallel,
-            deadline_s=self.settings.deadline_all_s,
-            give_up=self._give_up,
-            on_done=take_down,
-            on_look=look,
-        )
-        self.hosts = {alias: done[alias] for alias in self.selected}
+        try:
+            capture_many(
+                list(self.selected.values()),
+                lambda host: self._capture(host, extra),
+                limit=self.settings.parallel,
+                deadline_s=self.settings.deadline_all_s,
+                give_up=self._give_up,
+                on_done=take_down,
+                on_look=look,
+            )
+        finally:
+            self.hosts = {alias: done[alias] for alias in self.selected if alias in done}
         self.selected = {alias: host.selected for alias, host in self.hosts.items()}
         self.list_baseline_areas()
         self.form_collectives()
@@ -343,13 +356,11 @@ class Run:
         if connection is not None:
             threading.Thread(target=connection.close, daemon=True).start()  # which takes its time to end politely
         state = "its capture was not done" if begun else "its turn to be captured had not come"
-        return self._unanswered(
-            selected,
-            ProbeError(
-                f"{selected.alias}: {state} when the {self.settings.deadline_all_s or 0:g} s for all hosts were over",
-                remedy="raise --gpu-deadline-all or --gpu-parallel, or deal the hosts out by --gpu-shard",
-            ),
-        )
+        when, remedy = "the run was interrupted", "run again, and let it come to its end"
+        if not self.interrupted:
+            when = f"the {self.settings.deadline_all_s or 0:g} s for all hosts were over"
+            remedy = "raise --gpu-deadline-all or --gpu-parallel, or deal the hosts out by --gpu-shard"
+        return self._unanswered(selected, ProbeError(f"{selected.alias}: {state} when {when}", remedy=remedy))
 
     def _unanswered(self, selected: SelectedHost, error: GpuInfraError) -> GpuHost:
         from pytest_gpuinfra.host import GpuHost
@@ -541,6 +552,7 @@ class Run:
             worker: xdist's name for it.
             workers: How many there are at the start.
         """
+        self.workers.append(worker)
         if self.deal is None:
             from pytest_gpuinfra.scheduler import Deal
 
@@ -631,7 +643,7 @@ class Run:
             }
             for outcome in self.outcomes.values()
         ]
-        return Recording(hosts, results, self.started_at, plugin)
+        return Recording(hosts, results, self.started_at, plugin, exit_status=self.exit_status)
 
     @property
     def key_variables(self) -> set[str]:
@@ -648,8 +660,32 @@ class Run:
             if address
         }
 
+    def stop(self) -> None:
+        """End all that anything of this run waits for; what is begun afterwards ends at once, in an error."""
+        self.stopped.set()
+        for host in list(self.hosts.values()):
+            if host.serving is not None:
+                host.serving.stop()
+        close_all(CLOSE_S)
+
+    def leave_for_controller(self, worker: str, gathered: Mapping[str, Any]) -> None:
+        """In a worker that was interrupted, write down what was gathered: the controller listens no more."""
+        self.spool.write(f"{worker}.part", gathered)
+        (self.spool.directory / f"{worker}.part").rename(self.spool.directory / f"{worker}.gathered.json")
+
+    def take_from_workers(self, *, timeout_s: float) -> None:
+        """Take over what interrupted workers leave, within so many seconds."""
+        limit, waiting = time.monotonic() + timeout_s, set(self.workers)
+        while waiting and time.monotonic() < limit:
+            for worker in [one for one in waiting if (self.spool.directory / f"{one}.gathered.json").exists()]:
+                self.gathered.update(self.spool.read(f"{worker}.gathered.json"))
+                waiting.discard(worker)
+            time.sleep(0.02)
+
     def close(self) -> None:
         """End all connections and remove the private files."""
+        if self.interrupted:
+            self.stop()
         for host in self.hosts.values():
             host.close()
         for connection in self._early.values():

@@ -6,7 +6,6 @@ Answers are kept for the session and written into the recording; a replayed host
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import httpx
 
 from pytest_gpuinfra.connection.base import Connection
 from pytest_gpuinfra.connection.tunnel import Tunnel
-from pytest_gpuinfra.endpoint.address import parse_address
+from pytest_gpuinfra.endpoint.address import parse_address, port_in
 from pytest_gpuinfra.endpoint.bad_requests import Refusal, send_bad_requests
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.embedded import EmbeddedServer
@@ -34,6 +33,7 @@ from pytest_gpuinfra.endpoint.speculation_run import run_speculation
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.endpoint.throughput import Throughput, background_load, measure_throughput
 from pytest_gpuinfra.endpoint.transcript import RecordingTransport, ReplayTransport
+from pytest_gpuinfra.endpoint.transport import dial, make_transport
 from pytest_gpuinfra.errors import EndpointError, FactUnavailable, RecordingError
 from pytest_gpuinfra.expect_model import ModelExpectation
 
@@ -41,7 +41,7 @@ EMBEDDED = "embedded"
 REPEATS = 8
 STREAMS = 8
 CONCURRENT = 32
-_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class Serving:
     Args:
         alias: The host's alias.
         settings: What to ask, and what is expected.
-        connection: Gives the connection to where the service runs; used for a tunnel to a loopback address.
-        local: Whether that is this machine itself.
+        connection: Gives the connection to where the service runs, through which the endpoint is asked.
+        local: Whether that is this machine itself, so that it can be asked without.
         embedded: The server that comes along.
         recorded: What an earlier run gathered; None for a live host.
     """
@@ -170,18 +170,14 @@ class Serving:
         if held is not None:
             return self._make(held["address"], ReplayTransport(held["exchanges"]), None)
         address = self._embedded.url() if self.settings.address == EMBEDDED else self.settings.address
-        url = httpx.URL(address)
-        inner: httpx.BaseTransport = httpx.HTTPTransport(trust_env=False)
-        connect: Callable[[float], None] | None = None
-        if url.host in _LOOPBACK and not self._local and self.settings.address != EMBEDDED:
-            port = url.port or (443 if url.scheme == "https" else 80)
-            self._tunnel = Tunnel(self._connection(), url.host.strip("[]"), port)
-            self._tunnel.open()
-            inner, connect = httpx.HTTPTransport(uds=self._tunnel.path), self._tunnel.probe
-        self._transport = RecordingTransport(inner)
-        if connect is None:
-            connect = _tcp(url)
-        return self._make(address, self._transport, connect)
+        url = parse_address(address)
+        if self._local or self.settings.address == EMBEDDED:
+            self._transport = RecordingTransport(make_transport(url))
+            return self._make(address, self._transport, dial(url))
+        self._tunnel = Tunnel(self._connection(), url.host, port_in(url))
+        self._tunnel.open()
+        self._transport = RecordingTransport(make_transport(url, uds=self._tunnel.path))
+        return self._make(address, self._transport, self._tunnel.probe)
 
     def _make(
         self, address: str, transport: httpx.BaseTransport, connect: Callable[[float], None] | None
@@ -350,6 +346,12 @@ class Serving:
             "throughput": [asdict(self._throughput[streams]) for streams in sorted(self._throughput)],
         }
 
+    def stop(self) -> None:
+        """Cut the requests under way, and those to come; may be called from any thread."""
+        endpoint = self.__dict__.get("endpoint")
+        if endpoint is not None:
+            endpoint.limits.under_way.stop()
+
     def close(self) -> None:
         """End tunnel and connections."""
         if "endpoint" in self.__dict__:
@@ -365,17 +367,11 @@ def _same(one: str, other: str) -> bool:
 
 def port_of(address: str) -> int | None:
     """Give the port of an endpoint on the host itself; None for one elsewhere, such as behind a proxy of the site."""
-    url = httpx.URL(address)
-    return (url.port or (443 if url.scheme == "https" else 80)) if url.host in _LOOPBACK else None
-
-
-def _tcp(url: httpx.URL) -> Callable[[float], None]:
-    port = url.port or (443 if url.scheme == "https" else 80)
-
-    def connect(timeout_s: float) -> None:
-        socket.create_connection((url.host.strip("[]"), port), timeout_s).close()
-
-    return connect
+    try:
+        url = parse_address(address)
+    except EndpointError:
+        return None  # whoever asks the endpoint says so
+    return port_in(url) if url.host in _LOOPBACK else None
 
 
 def _throughput(recorded: Mapping[str, Any], streams: int) -> Throughput:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakSet
 
 from pytest_gpuinfra.connection.rights import READ_PYTHONS, Sudo, sudo_prefix
 from pytest_gpuinfra.errors import CommandTimeout, ProbeError
@@ -90,6 +91,7 @@ class Feed:
         os.set_blocking(self._waker, False)
         self._lock = threading.Lock()
         self._waiting = bytearray()
+        self._closed = False
 
     def fileno(self) -> int:
         """Give the descriptor that is readable when there is something to take."""
@@ -97,10 +99,10 @@ class Feed:
 
     def send(self, data: bytes) -> None:
         """Append bytes."""
-        with self._lock:
-            self._waiting += data
-        with contextlib.suppress(OSError):  # full: it will wake up all the same; closed: the program has ended
-            os.write(self._waker, b"x")
+        with self._lock, contextlib.suppress(OSError):  # the pipe is full: it will wake up all the same
+            if not self._closed:
+                self._waiting += data
+                os.write(self._waker, b"x")
 
     def take(self) -> bytes:
         """Take what has been appended."""
@@ -111,10 +113,12 @@ class Feed:
         return data
 
     def close(self) -> None:
-        """Give the descriptors back."""
-        for descriptor in (self._wake, self._waker):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        """Give the descriptors back; nothing is sent any more. May be called twice."""
+        with self._lock:
+            if not self._closed:
+                os.close(self._wake)
+                os.close(self._waker)
+            self._closed = True
 
 
 class Connection(Protocol):
@@ -403,6 +407,7 @@ class PipeConnection:
         self._early: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._closed = False
+        _ALL.add(self)
 
     def _session_argv(self) -> list[str]:
         raise NotImplementedError
@@ -610,6 +615,19 @@ class PipeConnection:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(2.0)
         return exchange.text_of(exchange.said)
+
+
+_ALL: WeakSet[PipeConnection] = WeakSet()
+
+
+def close_all(timeout_s: float) -> None:
+    """End all connections of this process, at the same time, so that one that hangs holds up no other."""
+    threads = [threading.Thread(target=one.close, daemon=True, name=f"close {one.name}") for one in list(_ALL)]
+    for thread in threads:
+        thread.start()
+    limit = time.monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, limit - time.monotonic()))
 
 
 TIMED_OUT_MARK = "gpuinfra: no sign of the runner within"

@@ -21,6 +21,7 @@ from pytest_gpuinfra.errors import GpuInfraError, ProbeError, UnreachableError
 from pytest_gpuinfra.wire import Lines, WireError, load_object
 
 _LIFETIME_S = 86400.0
+_JOIN_S = 1.0
 
 
 class Tunnel:
@@ -44,15 +45,16 @@ class Tunnel:
         self._plan = {"host": host, "port": port}
         self._feed = Feed()
         self._ids = itertools.count(1)
-        self._near: dict[int, socket.socket] = {}
-        self._opened: dict[int, threading.Event] = {}
-        self._errors: dict[int, str] = {}
+        self._ends: dict[int, _End] = {}
         self._lock = threading.Lock()
         self._coming = Lines()
         self._failure: GpuInfraError | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._listener: socket.socket | None = None
-        self._session = threading.Thread(target=self._run, daemon=True, name="gpuinfra-tunnel")
+        self._threads = [
+            threading.Thread(target=self._run, daemon=True, name="gpuinfra-tunnel"),
+            threading.Thread(target=self._accept, daemon=True, name="gpuinfra-tunnel-accept"),
+        ]
         self.path = ""
 
     def __enter__(self) -> Self:
@@ -72,21 +74,21 @@ class Tunnel:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
         self._listener.listen(128)
-        self._session.start()
-        threading.Thread(target=self._accept, daemon=True, name="gpuinfra-tunnel-accept").start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """End the tunnel and every connection through it."""
-        if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-        with self._lock:
-            near, self._near = dict(self._near), {}
-        for end in near.values():
-            _shut(end)
+        """End the tunnel and every connection through it. May be called twice."""
+        if self._listener is None:
+            return
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._say(0, quit=True)
-        self._session.join(5.0)
+        self._cut_all()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+        self._listener.close()
+        self._listener = None
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None
@@ -99,19 +101,32 @@ class Tunnel:
             OSError: It was refused, or not made in time.
             UnreachableError: There is no session with the target.
         """
-        identity = next(self._ids)
-        waiting = self._opened[identity] = threading.Event()
+        identity, end = self._new_end(None)
         self._say(identity, open=True)
-        made = waiting.wait(timeout_s)
+        made = self._failure is not None or end.settled.wait(timeout_s)
         self._say(identity, close=True)
-        self._opened.pop(identity, None)
+        with self._lock:
+            self._ends.pop(identity, None)
         if self._failure is not None:
             raise self._failure
-        error = self._errors.pop(identity, None)
-        if error:
-            raise ConnectionRefusedError(error) if "ECONNREFUSED" in error else OSError(error)
+        if end.error:
+            raise ConnectionRefusedError(end.error) if "ECONNREFUSED" in end.error else OSError(end.error)
         if not made:
             raise TimeoutError(f"no connection there within {timeout_s:g} s")
+
+    def _new_end(self, near: socket.socket | None) -> tuple[int, _End]:
+        end = _End(near)
+        with self._lock:
+            identity = next(self._ids)
+            self._ends[identity] = end
+        return identity, end
+
+    def _cut_all(self) -> None:
+        """Have every connection end; the threads that serve them close what they hold."""
+        with self._lock:
+            ends = list(self._ends.values())
+        for end in ends:
+            end.cut()
 
     def _run(self) -> None:
         try:
@@ -126,37 +141,39 @@ class Tunnel:
             )
         except GpuInfraError as error:
             self._failure = error
-        else:
-            self._failure = UnreachableError(self._connection.name, "the tunnel's far end has ended")
-        for waiting in list(self._opened.values()):
-            waiting.set()
-        with self._lock:
-            near, self._near = dict(self._near), {}
-        for end in near.values():
-            _shut(end)
+        finally:
+            self._failure = self._failure or UnreachableError(self._connection.name, "the tunnel's far end has ended")
+            self._feed.close()
+            self._cut_all()
 
     def _accept(self) -> None:
-        listener = self._listener
+        listener, serving = self._listener, list[threading.Thread]()
         while listener is not None:
             try:
-                end, _ = listener.accept()
+                near, _ = listener.accept()
             except OSError:
-                return
-            identity = next(self._ids)
-            with self._lock:
-                self._near[identity] = end
-                self._opened[identity] = threading.Event()
-            self._say(identity, open=True)
-            threading.Thread(target=self._pass_on, args=(identity, end), daemon=True).start()
+                break
+            identity, end = self._new_end(near)
+            if self._failure is not None:
+                end.cut()
+            serving = [thread for thread in serving if thread.is_alive()]
+            serving.append(threading.Thread(target=self._pass_on, args=(identity, end, near), daemon=True))
+            serving[-1].start()
+        self._cut_all()
+        for thread in serving:
+            thread.join(_JOIN_S)
 
-    def _pass_on(self, identity: int, end: socket.socket) -> None:
-        """Pass on what comes from the near side, once the far side is there to take it."""
-        self._opened[identity].wait()
+    def _pass_on(self, identity: int, end: _End, near: socket.socket) -> None:
+        """Pass on what comes from the near side, once the far side is there to take it, and close both at its end."""
+        self._say(identity, open=True)
+        end.settled.wait()
         with contextlib.suppress(OSError):
-            while data := end.recv(32768):
+            while data := near.recv(32768):
                 self._say(identity, data=base64.b64encode(data).decode("ascii"))
-        self._say(identity, end=True)
-        self._opened.pop(identity, None)
+        self._say(identity, close=True)  # a client of HTTP does not close one direction alone
+        with self._lock:
+            self._ends.pop(identity, None)
+        end.close()
 
     def _say(self, identity: int, **words: object) -> None:
         self._feed.send(json.dumps({"id": identity, **words}).encode() + b"\n")
@@ -167,28 +184,12 @@ class Tunnel:
         try:
             messages = [_read_message(line) for line in self._coming.feed(text)]
         except ValueError as error:
-            raise ProbeError(f"{self._connection.name}: the tunnel's far end says: {error}") from None
+            raise ProbeError(f"{self._connection.name}: the tunnel's far end sent no message: {error}") from None
         for message in messages:
-            self._take(message)
-
-    def _take(self, message: _Message) -> None:
-        with self._lock:
-            end = self._near.get(message.identity)
-            waiting = self._opened.get(message.identity)
-            if message.kind in ("error", "end"):
-                self._near.pop(message.identity, None)
-            if message.kind == "error" and end is None and waiting is not None:
-                self._errors[message.identity] = message.error
-        if end is not None:
-            with contextlib.suppress(OSError):
-                if message.kind == "data":
-                    end.sendall(message.data)
-                elif message.kind == "end":
-                    end.shutdown(socket.SHUT_WR)
-                elif message.kind == "error":
-                    _shut(end)
-        if waiting is not None and message.kind in ("error", "opened"):
-            waiting.set()
+            with self._lock:
+                end = self._ends.get(message.identity)
+            if end is not None:
+                end.take(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +224,42 @@ def _read_message(line: str) -> _Message:
     raise WireError(f"it is no message: {line[:100]!r}")
 
 
-def _shut(end: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()
+class _End:
+    """The near end of one connection; without a socket, a mere attempt to make one there."""
+
+    def __init__(self, near: socket.socket | None) -> None:
+        self.settled = threading.Event()
+        self.error = ""
+        self._near = near
+        self._lock = threading.Lock()
+
+    def take(self, message: _Message) -> None:
+        """Act on what the far end sent."""
+        if message.kind == "error":
+            self.error = message.error
+            self.cut()
+        elif message.kind == "opened":
+            self.settled.set()
+        with self._lock, contextlib.suppress(OSError):
+            if self._near is not None and message.kind == "data":
+                self._near.sendall(message.data)
+            elif self._near is not None and message.kind == "end":
+                self._near.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """Have the thread that reads the near side come to its end; it closes the socket."""
+        near = self._near
+        if near is not None:
+            with contextlib.suppress(OSError):
+                near.shutdown(socket.SHUT_RDWR)
+        self.settled.set()
+
+    def close(self) -> None:
+        """Close the socket."""
+        with self._lock:
+            near, self._near = self._near, None
+        if near is not None:
+            near.close()
 
 
 @cache

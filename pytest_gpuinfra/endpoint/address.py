@@ -40,7 +40,14 @@ def parse_address(text: str) -> httpx.URL:
         raise EndpointError(f"{text!r} is no address: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise EndpointError(f"{text!r} is no address", remedy='write it like "http://127.0.0.1:30000"')
+    if not 0 < port_in(url) < 65536:
+        raise EndpointError(f"{text!r} is no address: there is no port {url.port}")
     return url.copy_with(path=url.path.rstrip("/").removesuffix("/v1") or "/")
+
+
+def port_in(url: httpx.URL) -> int:
+    """Give the port of an address, which may stand for itself."""
+    return (443 if url.scheme == "https" else 80) if url.port is None else url.port
 
 
 def read_secret(name: str | None) -> str:

@@ -9,11 +9,11 @@ Source: bodies of SGLang 0.5.16, vLLM 0.32, llama.cpp, transformers serve 5.24; 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from pytest_gpuinfra.endpoint.error_body import error_in
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer
+from pytest_gpuinfra.endpoint.json_text import read_json
 from pytest_gpuinfra.endpoint.reasoning import split_reasoning
 
 
@@ -85,13 +85,14 @@ def parse_chat(text: str, *, took_s: float = 0.0) -> ChatAnswer:
             or no choice with a message in it ("shape").
     """
     try:
-        body = json.loads(text)
+        body = read_json(text)
     except ValueError as error:
         raise BrokenAnswer("not-json", f"the answer is no complete JSON document: {error}", text=text) from None
     refusal = error_in(body)
     if refusal:
         raise BrokenAnswer("stream-error", f"an error under status 200: {refusal.message}", status=200, text=text)
-    choices = body.get("choices") if isinstance(body, dict) else None
+    fields = body if isinstance(body, dict) else {}
+    choices = fields.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise BrokenAnswer("shape", "the answer holds no choice", text=text)
     choice = choices[0]
@@ -106,8 +107,8 @@ def parse_chat(text: str, *, took_s: float = 0.0) -> ChatAnswer:
         content,
         reasoning,
         choice.get("finish_reason"),
-        body.get("model"),
-        parse_usage(body.get("usage"), body.get("timings")),
+        fields.get("model"),
+        parse_usage(fields.get("usage"), fields.get("timings")),
         took_s=took_s,
         raw=text,
     )
@@ -129,8 +130,8 @@ def assemble(
         content=content,
         answer=answer.strip(),
         reasoning=(reasoning or inline).strip(),
-        finish_reason=finish_reason if isinstance(finish_reason, str) else None,
-        model=model if isinstance(model, str) else None,
+        finish_reason=finish_reason[:100] if isinstance(finish_reason, str) else None,
+        model=model[:500] if isinstance(model, str) else None,
         usage=usage,
         took_s=took_s,
         raw=raw,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import httpx
@@ -25,6 +25,7 @@ from pytest_gpuinfra.endpoint.speculation_run import read_speculation
 from pytest_gpuinfra.endpoint.status import expect_200
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.endpoint.streaming import read_stream
+from pytest_gpuinfra.endpoint.transport import BoundedTransport, dial, make_transport
 from pytest_gpuinfra.errors import EndpointError, ParseError
 from pytest_gpuinfra.masking import secrets_of_address
 
@@ -37,7 +38,7 @@ class InferenceEndpoint:
     and every request has its own connection: an idle one that the server drops would look like its death.
 
     Attributes:
-        base_url: Scheme, host, port and path prefix, without user and password; or the address to show for it.
+        base_url: Scheme, host, port and path prefix, without user and password.
         model: Model id that requests name; None means the only one of the model list.
         api: "chat", or "completions" for a base model without a chat template.
         client: The httpx client below, for requests of your own; it sends the API key to base_url only.
@@ -58,8 +59,7 @@ class InferenceEndpoint:
         api_key_env: str | None = None,
         api: Literal["chat", "completions"] = "chat",
         timeouts: Timeouts | None = None,
-        max_answer_bytes: int = 8 * 1024 * 1024,
-        shown: str | None = None,
+        max_answer_bytes: int = 2 * 1024 * 1024,
         transport: httpx.BaseTransport | None = None,
         connect: Callable[[float], None] | None = None,
         verify: ssl.SSLContext | bool = True,
@@ -74,7 +74,6 @@ class InferenceEndpoint:
             api: Which route answers prompts.
             timeouts: Deadlines of one request.
             max_answer_bytes: An answer longer than this is broken.
-            shown: Address to show in messages, where base_url is the near end of a tunnel.
             transport: httpx transport in the place of TCP; the fixture's tunnel.
             connect: Proves within so many seconds that the port takes a connection, or raises OSError;
                 None for a TCP connection, or nothing at all if there is a transport.
@@ -85,26 +84,22 @@ class InferenceEndpoint:
         """
         url = parse_address(base_url)
         secret = read_secret(api_key_env)
-        self.base_url = shown or str(url.copy_with(username=None, password=None)).rstrip("/")
+        self.base_url = str(url.copy_with(username=None, password=None)).rstrip("/")
         self.model = model
         self.api = api
         secrets = [secret] * bool(secret) + secrets_of_address(base_url)
-        self.limits = Limits(timeouts or Timeouts(), max_answer_bytes, "\n".join(secrets))
-        self._transport = transport
-        self._connect = connect
+        self.limits = Limits(timeouts or Timeouts(), "\n".join(secrets))
+        self._connect = connect or (dial(url) if transport is None else None)
         self._lock = threading.Lock()
         self._list: ModelList | None = None
-        context = ssl.create_default_context() if verify is True and url.scheme == "https" else verify
         self.client = httpx.Client(
             base_url=url,
             headers={"accept-encoding": "identity"},
             auth=KeyFor(url, secret) if secret else None,
             timeout=httpx.Timeout(self.limits.timeouts.read_s, connect=self.limits.timeouts.connect_s),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
             follow_redirects=False,
             trust_env=False,
-            transport=transport,
-            verify=context,
+            transport=BoundedTransport(transport or make_transport(url, verify=verify), max_answer_bytes),
         )
 
     def __enter__(self) -> InferenceEndpoint:
@@ -117,7 +112,8 @@ class InferenceEndpoint:
         return f"InferenceEndpoint({self.base_url!r}, model={self.model!r})"
 
     def close(self) -> None:
-        """Close all connections."""
+        """Cut the requests under way, and close all connections."""
+        self.limits.under_way.stop()
         self.client.close()
 
     def get(self, path: str, *, total_s: float | None = None) -> HttpAnswer:
@@ -148,10 +144,6 @@ class InferenceEndpoint:
         """
         if self._connect is not None:
             self._connect(timeout_s)
-        elif self._transport is None:
-            url = self.client.base_url
-            port = url.port or (443 if url.scheme == "https" else 80)
-            socket.create_connection((url.host, port), timeout_s).close()
 
     def readiness(
         self,
@@ -274,7 +266,7 @@ class InferenceEndpoint:
         if len(ids) != 1:
             raise NoAnswer(
                 "no-model",
-                f"the model list names {len(ids)} models: {', '.join(ids) or 'none'}",
+                f"the model list names {len(ids)} models: {', '.join(ids[:20]) or 'none'}",
                 remedy="say which one to ask: expect.model.id in the inventory",
             )
         return ids[0]
@@ -287,4 +279,4 @@ class InferenceEndpoint:
 
     def _limits(self, total_s: float | None) -> Limits:
         base = self.limits
-        return base if total_s is None else Limits(base.timeouts.within(total_s), base.max_bytes, base.secret)
+        return base if total_s is None else replace(base, timeouts=base.timeouts.within(total_s))

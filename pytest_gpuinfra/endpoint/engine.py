@@ -6,12 +6,12 @@ An unknown engine still gets everything that the OpenAI API gives; only the engi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer
+from pytest_gpuinfra.endpoint.json_text import read_json
 from pytest_gpuinfra.endpoint.metrics import PATHS, Metrics, pick_metrics
 from pytest_gpuinfra.endpoint.server_info import (
     ServerInfo,
@@ -160,7 +160,7 @@ def engine_from(bodies: dict[str, str]) -> EngineFacts:
 
 def _entries(models: str | None) -> list[dict[str, object]]:
     try:
-        body = json.loads(models or "null")
+        body = read_json(models or "null")
     except ValueError:
         return []
     data = body.get("data") if isinstance(body, dict) else None

@@ -8,9 +8,11 @@ Two ways in which a request has no good answer.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from pytest_gpuinfra.errors import EndpointError
+
+FailureT = TypeVar("FailureT", bound=EndpointError)
 
 NoAnswerKind: TypeAlias = Literal[
     "refused", "closed", "unreachable", "tls", "deadline", "unauthorized", "throttled", "no-model"
@@ -29,6 +31,8 @@ no-model: the model list does not say which model to ask.
 BrokenAnswerKind: TypeAlias = Literal[
     "not-http",
     "truncated",
+    "headers",
+    "encoding",
     "too-large",
     "status",
     "redirect",
@@ -40,6 +44,8 @@ BrokenAnswerKind: TypeAlias = Literal[
 """
 not-http: another protocol speaks on this port.
 truncated: the answer broke off before its end.
+headers: more of them, or longer ones, than any server sends.
+encoding: compressed, which was not asked for and may unpack into anything.
 too-large: more bytes than such a request can have for an answer.
 status: an error status for a valid request.
 redirect: the server sends the client elsewhere.
@@ -88,3 +94,9 @@ class BrokenAnswer(EndpointError):
         self.kind: BrokenAnswerKind = kind
         self.status = status
         self.text = text[:4000]
+
+
+def bare(failure: FailureT) -> FailureT:
+    """Give a failure that is to be kept without what it was made of: frames that hold whole answers."""
+    failure.__context__ = failure.__cause__ = None
+    return failure.with_traceback(None)

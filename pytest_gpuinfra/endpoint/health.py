@@ -8,11 +8,11 @@ transformers serve 5.24; cases C087 to C093.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pytest_gpuinfra.endpoint.error_body import error_in
+from pytest_gpuinfra.endpoint.json_text import read_json
 
 HealthState: TypeAlias = Literal[
     "ok",
@@ -80,7 +80,7 @@ def parse_health(status: int, body: str, content_type: str | None = None) -> Hea
 
 def _said(text: str) -> tuple[str | None, str | None]:
     try:
-        body = json.loads(text)
+        body = read_json(text)
     except ValueError:
         return (text[:80] if text and len(text) <= 80 and "<" not in text else None), None
     error = error_in(body)

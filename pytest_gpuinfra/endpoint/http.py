@@ -1,5 +1,5 @@
 """
-One HTTP exchange with deadlines for connect, silence and the whole, and a limit on what is read.
+One HTTP exchange with deadlines for connect, silence and the whole.
 
 httpx has no deadline for a whole request: a server that sends a byte now and then would keep it for ever.
 Here a timer shuts the socket down, whether headers or body are being read.
@@ -12,15 +12,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from pytest_gpuinfra.endpoint.failures import BrokenAnswer
 from pytest_gpuinfra.endpoint.limits import Limits
-from pytest_gpuinfra.endpoint.wire import explain_error
+from pytest_gpuinfra.endpoint.wire import explain_error, given_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,35 +55,44 @@ class HttpAnswer:
 
 
 class _Deadline:
-    """Shuts the socket of one request down when its time is over."""
+    """Shuts the socket of one request down when its time is over, or nobody wants its answer any more."""
 
-    def __init__(self, total_s: float) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.expired = False
-        self.started = time.monotonic()
+        self._under_way = limits.under_way
         self._socket: socket.socket | None = None
-        self._timer = threading.Timer(total_s, self._cut)
+        self._timer = threading.Timer(limits.timeouts.total_s, self._cut)
         self._timer.daemon = True
 
     def trace(self, name: str, info: dict[str, Any]) -> None:
         """Learn the socket: httpx's documented "trace" extension."""
-        if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+        if name in _CONNECTED:
             found = info["return_value"].get_extra_info("socket")
             self._socket = found if isinstance(found, socket.socket) else self._socket
+            if self.expired:
+                self._cut()
 
     def _cut(self) -> None:
         self.expired = True
         if self._socket is not None:
-            try:
-                self._socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # closed already: the answer was complete
+            with suppress(OSError):  # closed already: the answer was complete
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # the reader of a TLS socket needs its state
 
     def __enter__(self) -> _Deadline:
         self._timer.start()
+        self._under_way.begin(self._cut)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._under_way.end(self._cut)
         self._timer.cancel()
+
+
+_CONNECTED = (
+    "connection.connect_tcp.complete",
+    "connection.connect_unix_socket.complete",
+    "connection.start_tls.complete",
+)
 
 
 def exchange(
@@ -95,35 +103,25 @@ def exchange(
 
     Raises:
         NoAnswer: Refused, closed, unreachable, TLS, or a deadline passed.
-        BrokenAnswer: Not HTTP, broken off before its end, or longer than limits.max_bytes.
+        BrokenAnswer: Not HTTP, broken off before its end, longer than allowed, or encoded.
     """
     started = time.monotonic()
     with opened(client, method, path, content=content, limits=limits) as response:
-        text = "".join(text_pieces(response, limits))
-        headers = {name.lower(): limits.masked(value) for name, value in response.headers.items()}
+        text = "".join(text_pieces(response))
+        headers = shown_headers(response, limits)
         took_s = time.monotonic() - started
         return HttpAnswer(method, path, response.status_code, headers, limits.masked(text), took_s)
 
 
-def text_pieces(response: httpx.Response, limits: Limits) -> Iterator[str]:
-    """
-    Give the body as it arrives, decoded as UTF-8.
+def shown_headers(response: httpx.Response, limits: Limits) -> dict[str, str]:
+    """Give the headers, names in lower case, without the secret, each value at most 1,000 characters."""
+    return {name.lower(): limits.masked(value)[:1000] for name, value in response.headers.items()}
 
-    Raises:
-        BrokenAnswer: The body is longer than limits.max_bytes.
-    """
+
+def text_pieces(response: httpx.Response) -> Iterator[str]:
+    """Give the body as it arrives, decoded as UTF-8."""
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-    size = 0
-    for piece in response.iter_bytes():
-        size += len(piece)
-        if size > limits.max_bytes:
-            raise BrokenAnswer(
-                "too-large",
-                f"the answer is longer than {limits.max_bytes} bytes, and reading was stopped",
-                remedy="see what answers on this address: an inference server's answer is a few kilobytes",
-                status=response.status_code,
-                text=limits.masked(decode(piece[:400])),
-            )
+    for piece in response.iter_raw():
         yield decode(piece)
     yield decode(b"", final=True)
 
@@ -141,13 +139,15 @@ def opened(
     """
     t = limits.timeouts
     response: httpx.Response | None = None
-    deadline = _Deadline(t.total_s)
+    deadline = _Deadline(limits)
     timeout = httpx.Timeout(t.read_s, connect=t.connect_s, pool=t.connect_s)
     headers = {"content-type": "application/json"} if content is not None else None
     request = client.build_request(
         method, path, content=content, headers=headers, timeout=timeout, extensions={"trace": deadline.trace}
     )
     where = f"{method} {path}"
+    if limits.under_way.stopped.is_set():
+        raise given_up(where)
     with deadline:
         try:
             response = client.send(request, stream=True)

@@ -115,7 +115,8 @@ class Ladder:
             self.models = parse_models(answer.text).ids
         except ParseError as error:
             raise BrokenAnswer("shape", f"/v1/models: {error.reason}{self._for_everything()}") from None
-        listed = ", ".join(self.models) or "nothing"
+        more = f" and {len(self.models) - 20} more" if len(self.models) > 20 else ""
+        listed = (", ".join(self.models[:20]) or "nothing") + more
         if self.models and (self.model is None or self.model in self.models):
             self.wrong_model_since_s = None
             return f"lists {listed}"

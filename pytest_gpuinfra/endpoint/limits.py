@@ -1,11 +1,47 @@
-"""Deadlines of a request, the bytes that it may bring, and the secret that nobody may see."""
+"""Deadlines of a request, the requests under way, and the secret that nobody may see."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from pytest_gpuinfra.masking import Masker
+
+
+class UnderWay:
+    """
+    Requests under way, which another thread may cut.
+
+    Attributes:
+        stopped: Set once they were cut; every later request is cut, too.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._cuts: set[Callable[[], None]] = set()
+
+    def begin(self, cut: Callable[[], None]) -> None:
+        """Take note of a request, and of what cuts it."""
+        with self._lock:
+            self._cuts.add(cut)
+        if self.stopped.is_set():
+            cut()
+
+    def end(self, cut: Callable[[], None]) -> None:
+        """Forget a request."""
+        with self._lock:
+            self._cuts.discard(cut)
+
+    def stop(self) -> None:
+        """Cut all of them, and those to come."""
+        self.stopped.set()
+        with self._lock:
+            cuts = list(self._cuts)
+        for cut in cuts:
+            cut()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +66,11 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What every exchange of one endpoint shares: deadlines, bytes read at most, and the secret to mask."""
+    """What every exchange of one endpoint shares: deadlines, the requests under way, and the secret to mask."""
 
     timeouts: Timeouts = Timeouts()
-    max_bytes: int = 8 * 1024 * 1024
     secret: str = field(default="", repr=False)
+    under_way: UnderWay = field(default_factory=UnderWay, repr=False)
 
     def masked(self, text: str) -> str:
         """Give the text without the API key, in any encoding; a key under 4 characters cannot be told from text."""

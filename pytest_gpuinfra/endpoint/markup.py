@@ -33,7 +33,7 @@ _STEPS: tuple[tuple[str, str], ...] = (
     (r"(?<![\w*])\*(?=[^\s*])(.{1,400}?)(?<=[^\s*])\*(?![\w*])", r"\1"),
     (r"(?<![\w_])_(?=\S)(.{1,400}?)(?<=\S)_(?![\w_])", r"\1"),
     (r"`+", ""),
-    (r"(?m)^\s*(?:#{1,6}|>|[-*+•])\s+", ""),
+    (r"(?m)^[^\S\n]*(?:#{1,6}|>|[-*+•])\s+", ""),
     (r"\|", "\n"),
 )
 _COMPILED = tuple((re.compile(pattern, re.DOTALL if "~~" in pattern else 0), new) for pattern, new in _STEPS)

@@ -7,6 +7,7 @@ and has its text at /prometheus/metrics).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from pytest_gpuinfra.errors import ParseError
 
 PATHS = ("/metrics", "/prometheus/metrics")
 """Where the text may be, in the order in which it is looked for."""
+
+MAX_LINE = 16384
+MAX_SAMPLES = 100_000
 
 _LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*(?:#\s.*)?")
 _LABEL = re.compile(r'\s*([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
@@ -55,14 +59,13 @@ class Metrics:
         return tuple(sample for sample in self.samples if sample.name == name)
 
     def total(self, name: str) -> float | None:
-        """Give the sum of a counter over its label sets (engines, finish reasons); None if it is absent."""
-        found = self.named(name)
-        return sum(sample.value for sample in found) if found else None
+        """Give the sum of a counter over its label sets (engines, finish reasons); None if absent or not finite."""
+        return _finite(sum(sample.value for sample in found)) if (found := self.named(name)) else None
 
     def gauge(self, name: str) -> float | None:
-        """Give a gauge that ranks repeat: the lowest, never the sum; None if it is absent."""
-        found = self.named(name)
-        return min(sample.value for sample in found) if found else None
+        """Give a gauge that ranks repeat: the lowest, never the sum; None if it is absent, or one is not finite."""
+        found = [_finite(sample.value) for sample in self.named(name)]
+        return min((value for value in found if value is not None), default=None) if None not in found else None
 
     def has_prefix(self, prefix: str) -> bool:
         """Whether any series begins so ("sglang:")."""
@@ -79,11 +82,13 @@ def parse_metrics(text: str, path: str = "/metrics") -> Metrics:
     Read a metrics text.
 
     Raises:
-        ParseError: A line that is neither a comment nor a sample; JSON is such a line.
+        ParseError: A line that is neither a comment nor a sample, as JSON is; a line or a text beyond all bounds.
     """
-    samples = []
+    samples: list[Sample] = []
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
+        if len(stripped) > MAX_LINE or len(samples) >= MAX_SAMPLES:
+            raise ParseError(path, number, stripped[:200], f"longer than {MAX_SAMPLES} lines of {MAX_LINE} characters")
         if stripped and not stripped.startswith("#"):
             samples.append(_sample(path, number, stripped))
     return Metrics(tuple(samples), path)
@@ -120,6 +125,10 @@ def _sample(path: str, number: int, line: str) -> Sample:
         return Sample(name, _labels(labels or ""), float(value))
     except ValueError:
         raise ParseError(path, number, line, "labels or value are not readable") from None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _labels(text: str) -> dict[str, str]:

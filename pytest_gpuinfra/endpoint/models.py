@@ -10,7 +10,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from pytest_gpuinfra.endpoint.json_text import read_json
 from pytest_gpuinfra.errors import ParseError
+
+MAX_MODELS = 10_000
+MAX_ID = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +71,20 @@ def parse_models(text: str) -> ModelList:
     """
     source = "/v1/models"
     try:
-        body = json.loads(text)
+        body = read_json(text)
     except ValueError as error:
         raise ParseError(source, 0, text, f"no JSON ({error})") from None
     entries = body.get("data") if isinstance(body, dict) else body
     if not isinstance(entries, list):
         raise ParseError(source, 0, text, 'no list under "data"')
+    if len(entries) > MAX_MODELS:
+        raise ParseError(source, 0, text, f"{len(entries)} models in it")
     return ModelList(tuple(_model(entry, source) for entry in entries), text)
 
 
 def _model(entry: object, source: str) -> ServedModel:
-    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-        raise ParseError(source, 0, json.dumps(entry), "an entry without an id")
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or len(entry["id"]) > MAX_ID:
+        raise ParseError(source, 0, json.dumps(entry), "an entry without an id that could be one")
     length, where = _context(entry)
     created = entry.get("created")
     return ServedModel(

@@ -41,6 +41,9 @@ _RESULT = re.compile(
 _OR = re.compile(rf"{_BLANK},?\s*(?:or|oder|ou|and/or|maybe|or maybe|possibly){_BLANK}", re.IGNORECASE)
 _ASIDE = re.compile(r"\b(?:because|since|e\.g\.|for example|check:)", re.IGNORECASE)
 
+LONGEST_NUMBER = 60
+"""Digits of a number; a longer one is no result of any question."""
+
 
 @dataclass(frozen=True, slots=True)
 class FinalNumber:
@@ -116,7 +119,8 @@ def _chosen(text: str, results: list[_Found]) -> _Found:
 
 def _value(match: re.Match[str]) -> Decimal | None:
     whole = re.sub(_GROUP, "", match["int"])
-    if len(whole) > 1 and whole.startswith("0"):
+    exponent = (match["exp"] or "e0")[1:].lstrip("+-")
+    if (len(whole) > 1 and whole.startswith("0")) or len(whole) > LONGEST_NUMBER or len(exponent) > 2:
         return None  # no number is written so
     fraction = (match["frac"] or "").replace(",", ".")
     return Decimal(f"{match['sign']}{whole}{fraction}{match['exp'] or ''}")
@@ -146,7 +150,7 @@ def _is_aside(text: str, found: _Found) -> bool:
 
 
 def _without_list_markers(text: str) -> str:
-    numbers = [int(found) for found in re.findall(r"(?m)^\s*(\d{1,2})[.)]\s+\S", text)]
+    numbers = [int(found) for found in re.findall(r"(?m)^[^\S\n]*(\d{1,2})[.)]\s+\S", text)]
     if numbers[:2] != [1, 2]:
         return text
-    return re.sub(r"(?m)^\s*\d{1,2}[.)]\s+(?=\S)", "", text)
+    return re.sub(r"(?m)^[^\S\n]*\d{1,2}[.)]\s+(?=\S)", "", text)

@@ -7,10 +7,10 @@ and call it /get_server_info), llama.cpp /props and /slots, TGI 3 /info, vLLM /v
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
+from pytest_gpuinfra.endpoint.json_text import read_json
 from pytest_gpuinfra.errors import ParseError
 
 
@@ -157,7 +157,7 @@ def parse_version(text: str) -> ServerInfo:
 
 def _object(text: str, source: str) -> dict[str, object]:
     try:
-        body = json.loads(text)
+        body = read_json(text)
     except ValueError as error:
         raise ParseError(source, 0, text, f"no JSON ({error})") from None
     if not isinstance(body, dict):
@@ -167,7 +167,7 @@ def _object(text: str, source: str) -> dict[str, object]:
 
 def _loaded(text: str | None) -> object:
     try:
-        return json.loads(text or "null")
+        return read_json(text or "null")
     except ValueError:
         return None
 

@@ -7,13 +7,16 @@ usage on the last chunk); WHATWG HTML "Server-sent events" for lines; cases C102
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_gpuinfra.endpoint.chat import ChatAnswer, Usage, assemble, parse_usage, reasoning_of, text_of
 from pytest_gpuinfra.endpoint.error_body import ErrorBody, error_in
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer
+from pytest_gpuinfra.endpoint.json_text import read_json
+
+MAX_LINES = 200_000
+"""Lines of one stream, comments included; an event has two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,8 @@ class StreamAnswer:
 class StreamReader:
     """Puts a stream together line by line; feed() each line, then close()."""
 
-    content: str = ""
-    reasoning: str = ""
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
     finish_reason: str | None = None
     model: str | None = None
     usage: Usage = field(default_factory=Usage)
@@ -67,9 +70,11 @@ class StreamReader:
         Take one line, without its end.
 
         Raises:
-            BrokenAnswer: An event that is no JSON object.
+            BrokenAnswer: An event that is no JSON object, or a stream without end.
         """
         self.raw.append(line)
+        if len(self.raw) > MAX_LINES:
+            raise BrokenAnswer("too-large", f"the stream has more than {MAX_LINES} lines", status=200)
         line = line.rstrip("\r")
         if line.startswith("data:"):
             self.data.append(line[5:].removeprefix(" "))
@@ -81,8 +86,8 @@ class StreamReader:
         if self.data and (self.data[0] == "[DONE]" or _is_json("\n".join(self.data))):
             self._event(took_s)
         answer = assemble(
-            self.content,
-            self.reasoning,
+            "".join(self.content),
+            "".join(self.reasoning),
             self.finish_reason,
             self.model,
             self.usage,
@@ -99,7 +104,7 @@ class StreamReader:
             self.done = True
             return
         try:
-            chunk = json.loads(text)
+            chunk = read_json(text)
         except ValueError:
             raise BrokenAnswer("not-json", f"an event of the stream is no JSON: {text[:200]!r}", text=text) from None
         if not isinstance(chunk, dict):
@@ -122,8 +127,8 @@ class StreamReader:
             content, reasoning = text_of(delta.get("content")), reasoning_of(delta)
         else:
             content, reasoning = text_of(choice.get("text")), ""
-        self.content += content
-        self.reasoning += reasoning
+        self.content.append(content)
+        self.reasoning.append(reasoning)
         if content or reasoning:
             self.pieces.append((at_s, reasoning + content))
         if isinstance(choice.get("finish_reason"), str):
@@ -150,7 +155,7 @@ def read_lines(lines: Iterable[str], *, status: int = 200) -> StreamAnswer:
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text)
+        read_json(text)
     except ValueError:
         return False
     return True

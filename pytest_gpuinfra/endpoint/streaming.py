@@ -8,10 +8,13 @@ from collections.abc import Iterator
 import httpx
 
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer
-from pytest_gpuinfra.endpoint.http import HttpAnswer, opened, text_pieces
+from pytest_gpuinfra.endpoint.http import HttpAnswer, opened, shown_headers, text_pieces
 from pytest_gpuinfra.endpoint.limits import Limits
 from pytest_gpuinfra.endpoint.status import expect_200
 from pytest_gpuinfra.endpoint.stream import StreamAnswer, StreamReader
+
+MAX_LINE = 1 << 20
+"""Characters of one line; an event holds one token, and with it a few kilobytes at most."""
 
 
 def read_stream(client: httpx.Client, path: str, content: bytes, limits: Limits) -> StreamAnswer:
@@ -25,7 +28,7 @@ def read_stream(client: httpx.Client, path: str, content: bytes, limits: Limits)
     started, reader = time.monotonic(), StreamReader()
     with opened(client, "POST", path, content=content, limits=limits) as response:
         _expect_events(response, path, limits)
-        for line in _lines(text_pieces(response, limits)):
+        for line in _lines(text_pieces(response)):
             reader.feed(limits.masked(line), time.monotonic() - started)
     answer = reader.close(took_s=time.monotonic() - started)
     if not answer.complete and answer.error is None:
@@ -40,12 +43,19 @@ def read_stream(client: httpx.Client, path: str, content: bytes, limits: Limits)
 
 
 def _lines(pieces: Iterator[str]) -> Iterator[str]:
-    rest = ""
+    """Give the lines of a text that comes in pieces; raises BrokenAnswer for one longer than MAX_LINE."""
+    rest, size = list[str](), 0
     for piece in pieces:
-        *lines, rest = (rest + piece).split("\n")
-        yield from lines
-    if rest:
-        yield rest
+        first, *others = piece.split("\n")
+        rest.append(first)
+        size += len(first)
+        for line in others:
+            yield "".join(rest)
+            rest, size = [line], len(line)
+        if size > MAX_LINE:
+            raise BrokenAnswer("too-large", f"a line of the stream is longer than {MAX_LINE} characters", status=200)
+    if size:
+        yield "".join(rest)
 
 
 def _expect_events(response: httpx.Response, path: str, limits: Limits) -> None:
@@ -53,8 +63,8 @@ def _expect_events(response: httpx.Response, path: str, limits: Limits) -> None:
     if response.status_code == 200 and kind.startswith("text/event-stream"):
         return
     if response.status_code != 200 or "json" in kind:
-        text = limits.masked("".join(text_pieces(response, limits)))
-        headers = {name.lower(): limits.masked(value) for name, value in response.headers.items()}
+        text = limits.masked("".join(text_pieces(response)))
+        headers = shown_headers(response, limits)
         expect_200(HttpAnswer("POST", path, response.status_code, headers, text, 0.0))
     raise BrokenAnswer(
         "content-type",

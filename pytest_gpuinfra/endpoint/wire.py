@@ -9,6 +9,7 @@ import httpx
 
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer
 from pytest_gpuinfra.endpoint.limits import Limits, Timeouts
+from pytest_gpuinfra.endpoint.transport import AnswerRefused
 
 
 def explain_error(
@@ -25,7 +26,16 @@ def explain_error(
         expired: Whether the whole request's time was over.
     """
     t = limits.timeouts
-    said = limits.masked(str(error)) or type(error).__name__
+    if isinstance(error, AnswerRefused):
+        return BrokenAnswer(
+            error.kind,
+            f"{where}: {limits.masked(str(error))}",
+            remedy="see what answers on this address: an inference server's answer is a few kilobytes of plain JSON",
+            status=error.status,
+        )
+    said = limits.masked(str(error))[:400] or type(error).__name__
+    if limits.under_way.stopped.is_set():
+        return given_up(where)
     if expired or isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
         limit = f"within {t.total_s:g} s" if expired else f"for {t.read_s:g} s"
         what = "no end of the answer" if status is not None else "no answer"
@@ -45,6 +55,11 @@ def explain_error(
     if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in said:
         return BrokenAnswer("not-http", f"{where}: the port answers, but not in HTTP: {said}")
     return _not_reached(where, error, said, t)
+
+
+def given_up(where: str) -> NoAnswer:
+    """Say that a request was cut, or not begun, since the endpoint was closed."""
+    return NoAnswer("deadline", f"{where}: given up, since the run ends")
 
 
 def _not_reached(where: str, error: httpx.HTTPError, said: str, t: Timeouts) -> NoAnswer:

@@ -27,6 +27,8 @@ def header_lines(run: Run) -> list[str]:
     lines += [f"gpuinfra: {_line(host)}" for host in shown]
     if len(hosts) > SHOWN and len(failed) > SHOWN:
         lines.append(f"gpuinfra: and {len(failed) - SHOWN} more that were not reached")
+    if run.no_inventory and any(host.expect.empty for host in hosts):
+        lines.append(f"gpuinfra: {run.no_inventory}")
     for host in hosts:
         lines += [f"gpuinfra: {host.alias}: warning: {warning}" for warning in host.expect.warnings()]
     return [readable(line) for line in lines]

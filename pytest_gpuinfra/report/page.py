@@ -134,7 +134,7 @@ def make_page(
     many = len(recording.hosts) > EACH
 
     def of(alias: str, *, brief: bool) -> HostPage:
-        return _host(alias, recording.hosts[alias], by_host[alias], brief, unknown_allowed)
+        return _host(alias, recording.hosts[alias], by_host[alias], brief, unknown_allowed, recording.cut_short)
 
     hosts = [of(alias, brief=many) for alias in recording.hosts]
     order = {"bad": 0, "unknown": 1, "good": 2}
@@ -148,12 +148,18 @@ def make_page(
 
 
 def _host(
-    alias: str, host: RecordedHost, results: list[Mapping[str, Any]], brief: bool, unknown_allowed: bool
+    alias: str,
+    host: RecordedHost,
+    results: list[Mapping[str, Any]],
+    brief: bool,
+    unknown_allowed: bool,
+    cut_short: bool,
 ) -> HostPage:
     """Make a host's part; a brief one is for lists, and reads nothing of what the host answered."""
     spec = parse_inventory({"hosts": {alias: dict(host.spec)}}, alias).hosts[alias]
     counts = Counter(str(result["outcome"]) for result in results)
-    verdict, style = verdict_of(counts, nothing_expected=spec.expect.empty, unknown_allowed=unknown_allowed)
+    nothing = spec.expect.empty
+    verdict, style = verdict_of(counts, nothing_expected=nothing, unknown_allowed=unknown_allowed, cut_short=cut_short)
     if brief:
         failed, unknown = (_troubles(results, outcome) for outcome in ("failed", "error"))
         return HostPage(alias, verdict, style, counts, "", {}, (), failed, unknown, {}, {}, None)

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +40,9 @@ NOT_JUDGED = 6
 _CRASHED = "???"
 """The phase that xdist names when a worker died in the middle of an item: nothing was observed by it."""
 
+_WORKERS_END_S = 1.5
+"""How long an interrupted run waits for what xdist's workers have gathered."""
+
 _LISTED = 12
 _PAIRS_SHOWN = 8
 
@@ -51,6 +53,7 @@ class ResultsPlugin:
     def __init__(self, config: pytest.Config, run: Run) -> None:
         self._config = config
         self._run = run
+        self._begun: set[str] = set()
         self._written: list[str] = []
         self._digest = ""
         self._name = ""
@@ -65,6 +68,7 @@ class ResultsPlugin:
             if alias is None:
                 return
             outcome = self._run.outcomes[report.nodeid] = Outcome(report.nodeid, alias, "passed")
+        (self._begun.add if report.when == "setup" and report.passed else self._begun.discard)(report.nodeid)
         outcome.took_s += report.duration
         if report.skipped:
             outcome.outcome = "skipped"
@@ -82,12 +86,17 @@ class ResultsPlugin:
         """Write the recording, and set the exit status: silence about a host is no success."""
         if self._config.option.collectonly or not self._run.hosts:
             return
+        for unfinished in self._begun:  # an item that was interrupted in its body has not ended in any way
+            self._run.outcomes.pop(unfinished, None)
+        self._run.exit_status = int(session.exitstatus)
+        if self._run.exit_status == pytest.ExitCode.INTERRUPTED:
+            self._run.take_from_workers(timeout_s=_WORKERS_END_S)
         option = self._config.getoption("--gpu-recording")
         if option != "none":
             name = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
             path = Path(option) if option else Path("reports", "recordings", f"{name}.json")
             try:
-                recording = replace(self._run.recording(__version__), exit_status=int(session.exitstatus))
+                recording = self._run.recording(__version__)
                 self._digest = write_recording(
                     self._config.invocation_params.dir / path, recording, masker_of(self._run)
                 )
@@ -239,8 +248,11 @@ class ResultsPlugin:
         for column in ("passed", "failed", "error", "skipped"):
             table.add_column(column, justify="right")
         allowed = self._config.getoption("--gpu-unknown") == "allow"
+        cut_short = self._run.exit_status == pytest.ExitCode.INTERRUPTED
         for alias, host in self._run.hosts.items():
-            words, style = verdict_of(counts[alias], nothing_expected=host.expect.empty, unknown_allowed=allowed)
+            words, style = verdict_of(
+                counts[alias], nothing_expected=host.expect.empty, unknown_allowed=allowed, cut_short=cut_short
+            )
             table.add_row(
                 Text(alias),
                 Text(words, style),

@@ -11,15 +11,25 @@ IN_FULL = 40
 """Hosts that have a section of their own where there are more than EACH: those that are not good, the worst first."""
 
 
-def verdict_of(counts: Mapping[str, int], *, nothing_expected: bool, unknown_allowed: bool = False) -> tuple[str, str]:
+def verdict_of(
+    counts: Mapping[str, int], *, nothing_expected: bool, unknown_allowed: bool = False, cut_short: bool = False
+) -> tuple[str, str]:
     """
     Put a host's outcomes into words.
+
+    Args:
+        counts: Items by outcome.
+        nothing_expected: Whether nothing is expected of the host.
+        unknown_allowed: Whether errors may stand beside passes.
+        cut_short: Whether the run was interrupted, so that items are missing.
 
     Returns:
         The verdict, and its style.
     """
     if counts.get("failed"):
         return "must not take traffic", "bold red"
+    if cut_short:
+        return "interrupted, not judged in full", "bold yellow"
     if counts.get("error") and not (unknown_allowed and counts.get("passed")):
         return "could not be judged", "bold yellow"
     if not counts.get("passed"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.recorded.reference.compose import HERE as REFERENCE
 
-__all__ = ["REFERENCE", "HostOutcomes", "Judged", "judge_recording", "run_pytest"]
+__all__ = ["REFERENCE", "STRICT", "HostOutcomes", "Judged", "judge_recording", "run_pytest", "strict_environment"]
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,34 @@ class Judged:
         )
 
 
+STRICT = (
+    "-Werror::ResourceWarning",
+    "-Werror::pytest.PytestUnraisableExceptionWarning",
+    "-Werror::pytest.PytestUnhandledThreadExceptionWarning",
+)
+"""Options for an inner pytest: whatever is not closed, and whatever a thread raises, fails an item or the run."""
+
+
+def strict_environment() -> dict[str, str]:
+    """Give the environment for an inner pytest, in which nothing may be left for the interpreter to close."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {**kept, "PYTHONWARNINGS": "error::ResourceWarning"}
+
+
 def run_pytest(directory: Path, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run pytest with our plugin in a directory, as a user does."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments],
+    """Run pytest with our plugin in a directory, as a user does; nothing of ours may be left open, here or there."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *STRICT, *arguments],
         cwd=directory,
         capture_output=True,
         text=True,
         timeout=timeout_s,
-        env=environment,
+        env=strict_environment(),
         stdin=subprocess.DEVNULL,
         check=False,
     )
+    assert "ResourceWarning" not in ended.stdout + ended.stderr, ended.stdout + ended.stderr
+    return ended
 
 
 def judge_recording(directory: Path, recording: str, *arguments: str) -> Judged:
