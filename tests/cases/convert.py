@@ -287,7 +287,11 @@ def convert(entry: Entry, folder: Path) -> dict[str, Any]:
     text = entry.get("input")
     if text is None:
         text = (folder / entry["input_file"]).read_bytes().decode("utf-8", "replace")
-    hosts = TOPICS.get(entry["topic"], nothing)(text, entry)
+    hosts: Hosts
+    try:
+        hosts = TOPICS.get(entry["topic"], nothing)(text, entry)
+    except (ValueError, LookupError, TypeError) as error:
+        hosts = f"the converter does not take it: {type(error).__name__} {error}"
     kept = {name: entry[name] for name in ("id", "topic", "verdict") if name in entry}
     kept |= {"reason": entry.get("reason", ""), "parsed": entry.get("parsed") or {}}
     if entry["verdict"] == "fail":

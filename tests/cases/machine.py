@@ -45,17 +45,33 @@ def run_cases(cases: Sequence[Case], directory: Path) -> dict[str, list[Ended]]:
     live = {alias: host for alias, host in hosts.items() if host["base"] == "endpoint"}
     ended: dict[str, list[Ended]] = {}
     if replayed:
-        document = json.loads(_BASE.read_text(encoding="utf-8"))
-        base = document["hosts"]["node-a"]
-        document |= {"hosts": {a: _recorded(base, h) for a, h in replayed.items()}, "order": list(replayed)}
-        (directory / "made.json").write_text(json.dumps(document), encoding="utf-8")
-        ended |= _run(directory, replayed, "--gpu-host=replay:made.json")
+        ended |= _replay(directory, replayed)
     if live:
         with Endpoints({alias: host["answers"] for alias, host in live.items()}) as endpoints:
             inventory = [_declared(directory, alias, host, endpoints.url(alias)) for alias, host in live.items()]
             (directory / "gpuinfra.toml").write_text("\n".join(inventory), encoding="utf-8")
             ended |= _run(directory, live, "--gpu-inventory=gpuinfra.toml", "--gpu-host=all", "--gpu-wait=3")
     return ended
+
+
+def _replay(directory: Path, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Ended]]:
+    """Replay hosts in one session; of hosts that pytest refuses, those without the refused one."""
+    document = json.loads(_BASE.read_text(encoding="utf-8"))
+    base = document["hosts"]["node-a"]
+    document |= {"hosts": {alias: _recorded(base, host) for alias, host in hosts.items()}, "order": list(hosts)}
+    (directory / "made.json").write_text(json.dumps(document), encoding="utf-8")
+    try:
+        return _run(directory, hosts, "--gpu-host=replay:made.json")
+    except RuntimeError as refused:
+        if len(hosts) == 1:
+            return {alias: [Ended("pytest", "nothing", str(refused))] for alias in hosts}
+    aliases = list(hosts)
+    halves = aliases[: len(aliases) // 2], aliases[len(aliases) // 2 :]
+    return {
+        alias: endings
+        for half in halves
+        for alias, endings in _replay(directory, {alias: hosts[alias] for alias in half}).items()
+    }
 
 
 def judge(case: Case, ended: Mapping[str, Sequence[Ended]]) -> str:
@@ -100,7 +116,8 @@ def _run(directory: Path, hosts: Mapping[str, Mapping[str, Any]], *arguments: st
     finished = run_pytest(
         directory, *arguments, "--gpu-recording=judged.json", "-q", "-p", "no:cacheprovider", "-k", " or ".join(tests)
     )
-    assert judged.exists(), finished.stdout + finished.stderr
+    if not judged.exists():
+        raise RuntimeError(finished.stdout + finished.stderr)
     ended: dict[str, list[Ended]] = {}
     for result in json.loads(judged.read_text(encoding="utf-8"))["results"]:
         alias, name = result["host"], result["id"].rpartition("::")[2]
