@@ -43,7 +43,7 @@ class Case:
     Attributes:
         id: "C001".
         topic: Word of the index ("xid-log").
-        verdict: "pass", "pass (warn)", "fail", "skip", "error".
+        verdict: "pass", "pass (warn)", "fail", "skip", "error". A warning is no ending of an item: it counts as "pass".
         reason: Why, by whoever made the case.
         hosts: Machines that show it; every one must end so, or, where the verdict is "fail", one of them.
         parsed: What is to be read from the input, by key.
