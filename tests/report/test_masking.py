@@ -125,10 +125,13 @@ def planted() -> dict[str, Any]:
             "readiness": {
                 "base_url": "http://localhost:1",
                 "rungs": [],
+                "stop": "deadline",
+                "waited_s": 1.0,
+                "wait_s": 1.0,
+                "expected_model": None,
                 "models": [],
-                "waited_s": 0.0,
-                "wait_s": 0.0,
-                "stop": "ready",
+                "unit": None,
+                "history": [],
             },
             "exchanges": [
                 {
