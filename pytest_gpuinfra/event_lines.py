@@ -8,7 +8,7 @@ from pytest_gpuinfra.errors import ProbeError
 from pytest_gpuinfra.facts.gpu_program import parse_progress
 from pytest_gpuinfra.wire import Lines, WireError
 
-KEPT_MAX = 16 << 20
+KEPT_MAX = 8 << 20
 """Characters of one program's events, which are ASCII; one of an all-reduce over eight GPUs has 20,000 to 80,000."""
 
 
