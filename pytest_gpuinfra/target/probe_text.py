@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MODULES = ("probe_mask", "probe_reading", "probe_service", "probe_inside")
+MODULES = ("as_process", "probe_mask", "probe_reading", "probe_service", "probe_inside")
 
 
 @cache
