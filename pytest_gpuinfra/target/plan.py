@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from .packing import packed
+
 HERE = Path(__file__).parent
 SCHEMA = 1
 _COPIES = (
@@ -31,16 +33,7 @@ MECHANISMS = ("copy_engine", "kernel_store", "kernel_load", "ipc_store", "ipc_lo
 @cache
 def program_text(program: Literal["cuda", "torch", "hosts"]) -> str:
     """Give the program as one Python source, its modules in front; it runs wherever exec() runs it as __main__."""
-    modules = {name: (HERE / f"{name}.py").read_text(encoding="utf-8") for name in MODULES[program]}
-    main = (HERE / f"{program}_program.py").read_text(encoding="utf-8")
-    return (
-        "import sys, types\n"
-        f"for _name, _text in {modules!r}.items():\n"
-        "    _module = types.ModuleType(_name)\n"
-        "    sys.modules[_name] = _module\n"
-        "    exec(compile(_text, '<pytest-gpuinfra ' + _name + '.py>', 'exec'), _module.__dict__)\n"
-        f"exec(compile({main!r}, '<pytest-gpuinfra {program}_program.py>', 'exec'))\n"
-    )
+    return packed(MODULES[program], f"{program}_program")
 
 
 @cache

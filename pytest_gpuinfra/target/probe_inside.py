@@ -1,7 +1,7 @@
 """
 Entering a container: the probe runs itself in there, at the same time as it answers for the host.
 
-This file imports nothing of ours and runs on Python 3.6 and later with the standard library only.
+This file imports safe_path.py only and runs on Python 3.6 and later with the standard library only.
 The runner goes in, too, and holds the inner probe: it ends with the session, whoever ends that.
 """
 
@@ -11,6 +11,8 @@ import select
 import struct
 import subprocess
 import time
+
+from safe_path import UnsafeError, resolve
 
 END_SLACK_S = 5.0
 
@@ -36,8 +38,14 @@ def enter(request, plan):
     )
     try:
         process = subprocess.Popen(
-            request["enter"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
+            [resolve(request["enter"][0]), *request["enter"][1:]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
         )
+    except UnsafeError as error:
+        return {"e": "EPERM: %s" % error}, {}
     except (OSError, ValueError) as error:
         return {"e": "%s: %s" % (request["enter"][0], getattr(error, "strerror", None) or error)}, {}
     try:

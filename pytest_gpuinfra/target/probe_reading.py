@@ -1,7 +1,7 @@
 """
 Readings: files, links, listings and the output of commands, each as text or as the error in its place.
 
-This file imports nothing of ours and runs on Python 3.6 and later with the standard library only.
+This file imports its neighbours only and runs on Python 3.6 and later with the standard library only.
 It travels with the probe (probe.py says what items and readings are).
 """
 
@@ -13,6 +13,7 @@ import subprocess
 import time
 
 from probe_mask import filter_environ, filter_lines, mask_argv, mask_text
+from safe_path import UnsafeError, resolve
 
 FILE_MAX = 262144
 COMMAND_MAX = 4194304
@@ -160,13 +161,15 @@ def run_command(argv, limit, timeout_s, masked=False):
     env = dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_PAGER="", SYSTEMD_COLORS="0", PAGER="cat")
     try:
         process = subprocess.Popen(
-            argv,
+            [resolve(argv[0]), *argv[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=env,
             cwd="/",
         )
+    except UnsafeError as error:
+        return {"e": "EPERM: %s" % error}
     except (OSError, ValueError) as error:
         return refused(error)
     try:

@@ -175,8 +175,11 @@ def test_start_of_a_services_python_runs_as_its_user() -> None:
         time.sleep(0.3)
         seen = json.loads(probe.run_startup(probe.Subject(service.pid), ["NCCL_*", "PYTHON*"])["t"])
         code = probe.STARTUP
-        probe.STARTUP = "import json, os; print(json.dumps({'files': {}, 'environ': {'NCCL_UID': str(os.getuid())}}))"
-        who = json.loads(probe.run_startup(service.pid, "/usr/bin/python3", ["NCCL_*"])["t"])
+        probe.STARTUP = (
+            "import json, os; print(json.dumps({'version': '', 'executable': '', 'prefix': '', 'files': {},"
+            " 'times': {}, 'environ': {'NCCL_UID': str(os.getuid())}}))"
+        )
+        who = json.loads(probe.run_startup(probe.Subject(service.pid), ["NCCL_*"])["t"])
         probe.STARTUP = code
         service.kill()
     assert seen["environ"] == {"NCCL_PROTO": "LL", "PYTHONSTARTUP": "/x"}
