@@ -36,9 +36,10 @@ class Member:
     Attributes:
         host: How it is reached.
         devices: What its ranks run on: PCI addresses, or words for the CPU. Shape (ranks,).
-        python: The Python that has torch; None for the target's python3.
+        python: The Python that has torch; None for the service's, or the login's python3.
         boot_id: Boot that its facts belong to; "" if unknown.
         trouble: Why nothing can be run there; "" if something can.
+        process: (number, start time) of the service's process in whose Python it runs; None for another Python.
     """
 
     host: SelectedHost
@@ -46,6 +47,7 @@ class Member:
     python: str | None
     boot_id: str
     trouble: str
+    process: tuple[int, int] | None = None
 
     @property
     def alias(self) -> str:
@@ -284,7 +286,12 @@ class HostCollective:
             container = container_of(member.host.spec)
             inside = connection if container is None else connect_container(connection, container)
             result = inside.run_program(
-                program_text("hosts"), document, timeout_s=timeout_s, on_output=heard, python=member.python
+                program_text("hosts"),
+                document,
+                timeout_s=timeout_s,
+                on_output=heard,
+                python=member.python,
+                process=member.process,
             )
             if not lines:
                 told = result.stderr.strip()[-600:]

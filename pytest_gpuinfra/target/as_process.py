@@ -152,14 +152,14 @@ class Subject:
             raise Refused("process %d is another one than the one that was looked at" % self.pid)
         if state in "ZXx":
             raise Refused("process %d has ended (state %s)" % (self.pid, state))
-        before = self._rights()
-        self.status = parse_status(read_at(self.proc, "status"))
         try:
             link = os.readlink("exe", dir_fd=self.proc)
         except OSError as error:
-            if error.errno == errno.ENOENT:
+            if error.errno == errno.ENOENT and os.path.isdir("/proc/%d" % self.pid):
                 raise Refused("process %d has no executable: it is the kernel's own" % self.pid) from None
             raise
+        before = self._rights()
+        self.status = parse_status(read_at(self.proc, "status"))
         self.executable = link[: -len(" (deleted)")] if link.endswith(" (deleted)") else link
         self.exe = self._hold(os.open("exe", path_only, dir_fd=self.proc))
         self.root = self._hold(os.open("root", path_only | os.O_DIRECTORY, dir_fd=self.proc))
@@ -196,12 +196,14 @@ class Subject:
         """Give one of its capability sets as a number."""
         return int(self.status["Cap" + name], 16)
 
-    def child_environment(self):
-        """Give its environment for a child: without what makes a library write files."""
+    def child_environment(self, without=()):
+        """Give its environment for a child: without what makes a library write files, and without these (bytes)."""
         return {
             name: value
             for name, value in self.environment.items()
-            if not LEAVES_FILES.match(name.decode("utf-8", "replace")) and name != b"PYTHONINSPECT"
+            if not LEAVES_FILES.match(name.decode("utf-8", "replace"))
+            and name != b"PYTHONINSPECT"
+            and name not in without
         }
 
     def close(self):
@@ -673,13 +675,14 @@ def die_with(parent):
         os._exit(4)
 
 
-def output_of(subject, argv, environment, timeout_s, limit):
+def output_of(subject, argv, environment, timeout_s, limit, executable=None):
     """
     Run a file of a process as that process, and read what it writes.
 
     Args:
         timeout_s: Seconds until it is killed.
         limit: Bytes of each output that are read; more ends it.
+        executable: As of `begin`.
 
     Returns:
         (standard output, standard error, wait status), bytes and the status of waitpid(2); the status is None where
@@ -695,10 +698,10 @@ def output_of(subject, argv, environment, timeout_s, limit):
         try:
             die_with(parent)
             writers = [pipe[1] for pipe in pipes]
-            close_all_but((*writers, *subject.held))
+            close_all_but((*writers, *subject.held, executable))
             os.setpgid(0, 0)
             os.chdir("/")
-            start_on(subject, argv, environment, writers)
+            start_on(subject, argv, environment, writers, executable)
         finally:
             os._exit(1)
     readers = [pipe[0] for pipe in pipes]
@@ -715,7 +718,7 @@ def output_of(subject, argv, environment, timeout_s, limit):
     return texts[0], texts[1], status if whole else None
 
 
-def start_on(subject, argv, environment, writers):
+def start_on(subject, argv, environment, writers, executable):
     """Start the file on pipes (output, error, why not), and end as it ends; never returns."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     out, err, why = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3) for descriptor in writers]
@@ -725,7 +728,7 @@ def start_on(subject, argv, environment, writers):
         if descriptor > 2:
             os.close(descriptor)
     try:
-        started = begin(subject, argv, environment)
+        started = begin(subject, argv, environment, executable=executable)
     except Refused as refused:
         os.write(why, str(refused).encode("utf-8", "replace"))
         os._exit(126)

@@ -18,6 +18,7 @@ from as_process import PYTHON, Refused, Subject, begin, interpreter_argv, relay
 from safe_path import UnsafeError, check
 
 MARK = "gpuinfra-refused: "
+AS_ANOTHER = "import sys\nsys.gpuinfra_as_another = True\n"  # what it loads has that process's rights (safe_path.py)
 NEEDED = 2 << 30  # bytes of the host's memory that torch and a context or two come to
 
 
@@ -61,8 +62,9 @@ def start(order):
     subject = Subject(*order["process"])
     if not PYTHON.match(os.path.basename(subject.executable)):
         raise Refused("process %d runs %s, which is no Python" % (subject.pid, subject.executable))
-    argv = [*interpreter_argv(subject), b"-B", b"-c", bootstrap.encode()]
-    relay(begin(subject, argv, subject.child_environment(), needed=NEEDED))
+    argv = [*interpreter_argv(subject), b"-B", b"-c", (AS_ANOTHER + bootstrap).encode()]
+    environment = subject.child_environment(without=(b"CUDA_VISIBLE_DEVICES",))  # devices are chosen by address
+    relay(begin(subject, argv, environment, needed=NEEDED))
 
 
 def main():

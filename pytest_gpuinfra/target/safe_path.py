@@ -6,8 +6,11 @@ It travels with the runner, the probe and the GPU programs. For an ordinary user
 what it runs has that user's rights, and no more.
 """
 
+import ctypes
 import os
 import stat
+import subprocess
+import sys
 
 FIXED = (
     *("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin"),
@@ -16,10 +19,16 @@ FIXED = (
 LINKS_MAX = 40
 LOADS = ("LD_PRELOAD", "LD_AUDIT", "PYTHON", "BASH_ENV", "CUDA_INJECTION", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN")
 """Beginnings of variables by which a login would have other code run in what root starts."""
+LIBRARIES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/run/opengl-driver/lib")
 
 
 class UnsafeError(Exception):
     """Root must not run or load it; the text says what and why."""
+
+
+def guarded():
+    """Whether we are root, and not as a service's process, which loads what is its own with its own rights."""
+    return os.geteuid() == 0 and not getattr(sys, "gpuinfra_as_another", False)
 
 
 def why_unsafe(path):
@@ -32,7 +41,7 @@ def why_unsafe(path):
     Raises:
         OSError: It is not there, or cannot be looked at.
     """
-    if os.geteuid() != 0:
+    if not guarded():
         return None
     left = [part for part in path.split("/") if part][::-1]
     at, links = "/", 0
@@ -126,3 +135,45 @@ def _is_safe(place):
         return place.startswith("/") and why_unsafe(place) is None
     except OSError:
         return False
+
+
+def load_library(name):
+    """
+    Load a shared library by its name: as root, only one that nobody else may write.
+
+    Raises:
+        UnsafeError: The one that the loader would take may be written by others.
+        OSError: There is none, or it cannot be loaded.
+    """
+    if not guarded():
+        return ctypes.CDLL(name)
+    for path in _library_candidates(name):
+        if os.path.isfile(path) and _kind_of_code(path) == _kind_of_code("/proc/self/exe"):
+            check(path)
+            return ctypes.CDLL(path)
+    raise OSError("%s: cannot open shared object file: No such file or directory" % name)
+
+
+def _library_candidates(name):
+    """Give where the loader looks for a library, in its order: LD_LIBRARY_PATH, its cache, its own directories."""
+    yield from (os.path.join(place, name) for place in os.environ.get("LD_LIBRARY_PATH", "").split(":") if place)
+    try:
+        ask = [resolve("ldconfig"), "-p"]
+        shown = subprocess.run(ask, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10, check=False).stdout
+    except (OSError, UnsafeError, subprocess.SubprocessError):
+        shown = b""
+    for line in shown.decode("utf-8", "surrogateescape").splitlines():
+        known, _, path = line.strip().partition(" => ")
+        if known.split(" ", 1)[0] == name and path.startswith("/"):
+            yield path
+    yield from (os.path.join(place, name) for place in LIBRARIES)
+
+
+def _kind_of_code(path):
+    """Give the class and machine of an ELF file. Source: elf(5)."""
+    try:
+        with open(path, "rb") as stream:
+            head = stream.read(20)
+    except OSError:
+        return None
+    return head[:5], head[18:20]

@@ -32,6 +32,7 @@ import sys
 import time
 
 from probe_mask import mask_argv
+from safe_path import UnsafeError, load_library, resolve
 
 MIB = 1048576.0
 NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
@@ -81,8 +82,8 @@ class Nvml:
 
     def __init__(self):
         try:
-            self.library = ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError as error:
+            self.library = load_library("libnvidia-ml.so.1")
+        except (OSError, UnsafeError) as error:
             raise UnreadableError("libnvidia-ml.so.1: %s" % error) from None
         self.library.nvmlErrorString.restype = ctypes.c_char_p
         self.must("nvmlInit_v2")
@@ -182,7 +183,11 @@ class NvidiaSmi:
         argv = ["nvidia-smi", "--format=csv,noheader,nounits", *arguments]
         try:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+                [resolve(argv[0]), *argv[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                universal_newlines=True,
             )
             try:
                 out, err = process.communicate(timeout=20)
@@ -190,6 +195,8 @@ class NvidiaSmi:
                 process.kill()
                 process.communicate()
                 raise UnreadableError("nvidia-smi: no answer within 20 s") from None
+        except UnsafeError as error:
+            raise UnreadableError(str(error)) from None
         except OSError as error:
             raise UnreadableError("nvidia-smi: %s" % error.strerror) from None
         if process.returncode:

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+from .packing import packed
 
 
-@cache
 def sampler_text() -> str:
     """Give the sampler's text."""
-    mask = (HERE / "probe_mask.py").read_text(encoding="utf-8")
-    main = (HERE / "sampler.py").read_text(encoding="utf-8")
-    return (
-        "import sys, types\n"
-        "_module = types.ModuleType('probe_mask')\n"
-        "sys.modules['probe_mask'] = _module\n"
-        f"exec(compile({mask!r}, '<pytest-gpuinfra probe_mask.py>', 'exec'), _module.__dict__)\n"
-        f"exec(compile({main!r}, '<pytest-gpuinfra sampler.py>', 'exec'))\n"
-    )
+    return packed(("safe_path", "probe_mask"), "sampler")
 
 
 @dataclass(frozen=True, slots=True)
