@@ -166,6 +166,8 @@ def _library_candidates(name):
         known, _, path = line.strip().partition(" => ")
         if known.split(" ", 1)[0] == name and path.startswith("/"):
             yield path
+    triplet = os.uname()[4] + "-linux-gnu"
+    yield from (os.path.join(place, triplet, name) for place in LIBRARIES[:2])
     yield from (os.path.join(place, name) for place in LIBRARIES)
 
 
