@@ -4,8 +4,9 @@ Starts another Python than the runner's own, which has only the standard library
 It imports as_process.py and safe_path.py, which travel in front of it (plan.py), and runs on Python 3.6 and later.
 The first line of standard input says which; what follows there is for the Python that is started:
     {"process": [pid, start time in ticks] or null, "python": path or null, "bootstrap": text for its `-c`}
-A process's Python is started as that process. Any other is started as root only where nobody else may write it or
-what it imports, and then isolated (-I); `python` null stands for the login's python3.
+A process's Python is started as that process. Any other is started as root only where nobody else may write it and
+its packages; root's login has no say in what it imports (safe_path.py), and it starts in "/", which is root's. `python`
+null stands for the login's python3.
 Where it cannot be started: exit status 126 and one line on standard error that begins with MARK.
 """
 
@@ -58,7 +59,7 @@ def start(order):
     if order["process"] is None:
         python = order["python"] or sys.executable
         check_python(python)
-        os.execv(python, [python, *(["-I"] if os.geteuid() == 0 else []), "-B", "-c", bootstrap])
+        os.execv(python, [python, "-B", "-c", bootstrap])
     subject = Subject(*order["process"])
     if not PYTHON.match(os.path.basename(subject.executable)):
         raise Refused("process %d runs %s, which is no Python" % (subject.pid, subject.executable))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +21,8 @@ from pytest_gpuinfra.service_side import (
 )
 from pytest_gpuinfra.verdict.peer_transfer import judge_service_run
 from tests.recorded.story import Story
+
+from .conftest import serving
 
 ONE, OTHER = "0000:01:00.0", "0000:11:00.0"
 SHM = {"NCCL_P2P_DISABLE": "1", "NCCL_PROTO": "LL", "OMP_NUM_THREADS": "4", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
@@ -75,16 +74,6 @@ def proved(run, sham_libraries, tmp_path):
             return run(environment=environment, libraries=tmp_path, **plan).runs[0]
 
     return go
-
-
-@contextlib.contextmanager
-def serving(environment):
-    """A process that is there to be run as: (number, start time)."""
-    with subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"],
-                          env=environment, stdout=subprocess.PIPE) as process:  # fmt: skip
-        process.stdout.readline()
-        yield process.pid, int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
-        process.kill()
 
 
 @pytest.fixture

@@ -13,17 +13,19 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.conftest import SHAM, sham_libraries
+from tests.gpu.conftest import SHAM
+from tests.gpu.sham.build import build_sham
 from tests.plugin.conftest import run_pytest
 
 from .nspawn import NspawnHost
 
 pytestmark = pytest.mark.lab
-__all__ = ["sham_libraries"]
 WITNESS = Path(__file__).parent / "witness.c"
 SPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 GPUS = ("0000:01:00.0", "0000:11:00.0")
+LITTLE = "little_memory,device=0,free_bytes=2151677952;little_memory,device=1,free_bytes=2151677952"
+"""4 MiB more than what stays free and what NCCL takes, so that the sums are small ones."""
 
 # Maps a planted NCCL, and writes over its own command line, as setproctitle does.
 SERVE = """
@@ -39,6 +41,7 @@ if len(sys.argv) > 1:
 open(os.environ["GPUINFRA_MARKS"] + "/ready", "w").close()
 time.sleep(3600)
 """
+SERVICE = "[Service]\nEnvironment=NCCL_P2P_DISABLE=1\nEnvironment="
 PAD = "x" * 60  # room for a longer name
 CAGE = (
     "RootDirectory=/srv/cage\nMountAPIVFS=yes\nPrivateTmp=yes\nCapabilityBoundingSet=\nNoNewPrivileges=yes\n"
@@ -94,14 +97,15 @@ class Place:
         """Write a file in the host."""
         self.host.shell(f"mkdir -p $(dirname {path}); base64 -d >{path}", stdin=base64.b64encode(data).decode())
 
-    def plant(self, sham: Path, folder: Path) -> None:
+    def plant(self, folder: Path) -> None:
         """Put everything there, and start all services."""
+        build_sham(folder, f'-DFAULTS_OF_HOST="{LITTLE}"')
         for name, sources in (("libnccl.so.2", [str(SHAM / "sham_nccl.c")]), ("libpreload.so", [])):
             flags = ["-shared", "-fPIC", "-O2", "-Wno-unused-function", "-pthread", f'-DNAME="{name}"', f"-I{SHAM}"]
             subprocess.run(["gcc", *flags, "-o", str(folder / name), str(WITNESS), *sources], check=True)
             self.put(f"/w/{name}", (folder / name).read_bytes())
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            self.put(f"/usr/lib/x86_64-linux-gnu/{name}", (sham / name).read_bytes())
+            self.put(f"/usr/lib/x86_64-linux-gnu/{name}", (folder / name).read_bytes())
         self.put("/w/serve.py", SERVE.encode())
         for path in ("/w/evil", "/tmp/evil"):
             self.put(path, SCRIPT.encode())
@@ -118,7 +122,7 @@ class Place:
             marks = f"/marks/{name}"
             self.put(
                 f"/etc/systemd/system/{name}.service",
-                f"[Service]\nEnvironment=GPUINFRA_MARKS={marks}\n{settings}ExecStart={command}\n".encode(),
+                f"{SERVICE}GPUINFRA_MARKS={marks}\n{settings}ExecStart={command}\n".encode(),
             )
             self.host.shell(f"mkdir -p {marks}; chmod 1777 {marks}")
         self.host.shell("systemctl daemon-reload; systemctl start " + " ".join([*UNITS, *REFUSED]))
@@ -153,9 +157,11 @@ class Place:
         self.clear()
         lines = []
         for name in (*UNITS, *REFUSED):
+            blocked = f"[hosts.{name}.expect]\npeer_access = 'blocked'\n"
             devices = f"[[hosts.{name}.expect.devices]]\npci = {json.dumps(list(GPUS))}\ndriver = 'nvidia'\n"
             expected = f"[hosts.{name}.expect.service.environment]\nNCCL_PROTO = false\n"
-            lines.append(f"[hosts.{name}]\naddress = '{self.host.destination}'\nservice = '{name}'\n{expected}{devices}")
+            host = f"[hosts.{name}]\naddress = '{self.host.destination}'\nservice = '{name}'\n"
+            lines.append(host + blocked + expected + devices)
         (folder / "gpuinfra.toml").write_text("\n".join(lines))
         ended = run_pytest(
             folder,
@@ -166,7 +172,6 @@ class Place:
             *("-k", "all_reduce or peer_copies or torch or environment or variable or python"),
         )
         written = {name: self.written(name) for name in (*UNITS, *REFUSED, "unknown")}
-        import shutil; shutil.copy(folder/"judged.json", f"/tmp/judged-{level}.json")
         assert (folder / "judged.json").exists(), ended.stdout + ended.stderr
         return Marked(
             {name: one[0] for name, one in written.items()},
@@ -179,13 +184,11 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(
-    booted_lab_host: NspawnHost, sham_libraries: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
+def place(booted_lab_host: NspawnHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """The host, prepared once."""
     booted_lab_host.reset()
     made = Place(booted_lab_host)
-    made.plant(sham_libraries, tmp_path_factory.mktemp("planted"))
+    made.plant(tmp_path_factory.mktemp("planted"))
     yield made
     booted_lab_host.reset()
 
