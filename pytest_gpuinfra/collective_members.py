@@ -11,7 +11,7 @@ from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.expect_collective import CollectiveExpectation
 from pytest_gpuinfra.inventory import parse_inventory
 from pytest_gpuinfra.selection import SelectedHost
-from pytest_gpuinfra.service_side import python_of_service
+from pytest_gpuinfra.service_side import framework_of_service
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.host import GpuHost
@@ -28,13 +28,17 @@ def member_of(host: GpuHost, expect: CollectiveExpectation, python: str | None) 
             found = f"{len(devices)} GPUs on the nvidia driver are" if devices else "no GPU on the nvidia driver is"
             wanted = f", and {expect.ranks} ranks are expected of each host" if expect.ranks else ""
             trouble = trouble or f"{found} expected or seen there{wanted}"
-    if python is None and host.selected.spec.service is not None:
-        python = python_of_service(host.facts.service)
+    process = None
+    if python is None and host.selected.spec.service is not None and host.selected.way != "replay":
+        try:
+            process = framework_of_service(host.facts.service)
+        except GpuInfraError as error:
+            trouble = trouble or error.reason
     try:
         boot_id = host.facts.boot_id
     except GpuInfraError:
         boot_id = ""
-    return Member(host.selected, devices, python, boot_id, trouble)
+    return Member(host.selected, devices, python, boot_id, trouble, process)
 
 
 def form_collectives(
@@ -92,6 +96,7 @@ def plain(collectives: Iterable[HostCollective]) -> list[dict[str, Any]]:
                     "python": member.python,
                     "boot_id": member.boot_id,
                     "trouble": member.trouble,
+                    "process": member.process,
                 }
                 for member in one.members
             ],
@@ -111,8 +116,9 @@ def from_plain(
     def member(one: Mapping[str, Any]) -> Member:
         alias = one["alias"]
         spec = parse_inventory({"hosts": {alias: one["spec"]}}, "hand-over").hosts[alias]
+        process = None if one["process"] is None else tuple(one["process"])
         host = SelectedHost(alias, one["way"], one["destination"], spec)
-        return Member(host, tuple(one["devices"]), one["python"], one["boot_id"], one["trouble"])
+        return Member(host, tuple(one["devices"]), one["python"], one["boot_id"], one["trouble"], process)
 
     return tuple(
         HostCollective(

@@ -35,9 +35,10 @@ class Member:
     Attributes:
         host: How it is reached.
         devices: What its ranks run on: PCI addresses, or words for the CPU. Shape (ranks,).
-        python: The Python that has torch; None for the target's python3.
+        python: The Python that has torch; None for the service's, or the login's python3.
         boot_id: Boot that its facts belong to; "" if unknown.
         trouble: Why nothing can be run there; "" if something can.
+        process: (number, start time) of the service's process in whose Python it runs; None for another Python.
     """
 
     host: SelectedHost
@@ -45,6 +46,7 @@ class Member:
     python: str | None
     boot_id: str
     trouble: str
+    process: tuple[int, int] | None = None
 
     @property
     def alias(self) -> str:
@@ -288,6 +290,7 @@ class HostCollective:
                 on_output=output.feed,
                 python=member.python,
                 keep_output=False,
+                process=member.process,
             )
             if not output.lines:
                 told = result.stderr.strip()[-600:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,8 +27,9 @@ from pytest_gpuinfra.facts.reading import Reading
 from pytest_gpuinfra.service_side import (
     UNSET,
     environment_of_service,
+    framework_of_service,
     nccl_of_service,
-    python_of_service,
+    process_of_service,
 )
 from pytest_gpuinfra.target.plan import P2P, SHM, ArmPlan, GpuPlan, estimate, program_text
 from pytest_gpuinfra.verdict.path_safety import RankPath
@@ -189,12 +190,20 @@ class GpuRuns:
         """
         return self._run(
             "cuda",
-            lambda: GpuPlan(
-                devices=self.settings.devices or None,
-                arms=(*self._service_arms(), *self.settings.arm_plans()),
-                nccl_paths=() if self.service is None else nccl_of_service(self.service()),
-                **({} if self.settings.peers else _NO_PEERS),
-            ),
+            self._cuda_plan,
+        )
+
+    def _cuda_plan(self) -> GpuPlan:
+        process = None if self.service is None else process_of_service(self.service())
+        arms = self.settings.arm_plans()
+        if process is not None:  # a rank that is as the service's process has its environment
+            arms = tuple(replace(arm, unset=(*UNSET, *arm.unset)) for arm in arms)
+        return GpuPlan(
+            devices=self.settings.devices or None,
+            arms=(*self._service_arms(), *arms),
+            nccl_paths=() if self.service is None else nccl_of_service(self.service()),
+            process=process,
+            **({} if self.settings.peers else _NO_PEERS),
         )
 
     @cached_property
@@ -214,6 +223,7 @@ class GpuRuns:
                 chains=(),
                 sizes=(4096, 1 << 20, 64 << 20),
                 arms=(*self._service_arms(), *(arm for arm in self.settings.arm_plans() if not arm.devices))[:1],
+                process=self._framework,
             ),
         )
 
@@ -246,10 +256,11 @@ class GpuRuns:
             return ()  # whoever asks for it is told why
 
     @property
-    def _python(self) -> str | None:
+    def _framework(self) -> tuple[int, int] | None:
+        """The service's process in whose Python torch is; None for a Python that the user names, or the login's."""
         if self.settings.python is not None or self.service is None:
-            return self.settings.python
-        return python_of_service(self.service())
+            return None
+        return framework_of_service(self.service())
 
     def gathered(self) -> dict[str, Any] | None:
         """Give what the programs said, as plain data for the recording; None if none was run."""
@@ -308,7 +319,9 @@ class GpuRuns:
                 timeout_s=plan.deadlines.total_s + _ALLOWANCE_S,
                 on_output=output.feed,
                 keep_output=False,
-                python=self._python if name == "torch" else None,
+                python=self.settings.python if name == "torch" else None,
+                process=plan.process if name == "torch" else None,
+                site=name == "torch",
             )
             if not output.lines:
                 said["error"] = (

@@ -17,6 +17,8 @@ UNSET = tuple(f"{beginning}*" for beginning in ("NCCL_", "TORCH_NCCL_"))
 _WRITES = re.compile(r"DUMP|TRACE|PROFIL|DEBUG_FILE|DEBUG_INFO")
 """Variables by which a library would leave files there: NCCL_TOPO_DUMP_FILE, CUDA_ENABLE_COREDUMP_ON_EXCEPTION."""
 _NCCL_FILE = re.compile(r"/libnccl\.so(?:\.\d+)*$")
+NO_PYTHON_PROCESS = "processes is a Python"
+"""In what target/probe_service.py says where it looked at every process."""
 _ASKED = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_SOCKET_IFNAME")
 
 
@@ -77,9 +79,38 @@ def nccl_of_service(service: ServiceFacts) -> tuple[str, ...]:
     return tuple(path for path in found if PurePosixPath(path).is_absolute())
 
 
-def python_of_service(service: ServiceFacts) -> str | None:
-    """Give the interpreter of the service's processes; None where it is no Python, or cannot be told."""
+def process_of_service(service: ServiceFacts) -> tuple[int, int] | None:
+    """
+    Give the process as which everything of the service's is run: that of its Python, else its main process.
+
+    (number, start time in clock ticks since boot); None where no process is there.
+    """
     try:
-        return service.python.executable
+        pid = service.python.pid
     except GpuInfraError:
+        pid = 0
+    try:
+        processes = service.processes
+        found = next((process for process in processes if process.pid == pid), service.main)
+    except FactUnavailable:
         return None
+    return found.pid, found.started_ticks
+
+
+def framework_of_service(service: ServiceFacts) -> tuple[int, int] | None:
+    """
+    Give the process in whose Python the framework's program runs; None where the service is no Python or not running.
+
+    Raises:
+        FactUnavailable: Its Python was not started as that process, so the program cannot be either.
+    """
+    process = process_of_service(service)
+    if process is None:
+        return None
+    try:
+        _ = service.python
+    except FactUnavailable as error:
+        if NO_PYTHON_PROCESS in error.reason:
+            return None
+        raise
+    return process

@@ -17,18 +17,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
 from pytest_gpuinfra.connection.rights import READ_PYTHONS, Sudo, sudo_prefix
 from pytest_gpuinfra.errors import CommandTimeout, ProbeError
+from pytest_gpuinfra.target.packing import packed
+from pytest_gpuinfra.target.safe_path import FIXED
 from pytest_gpuinfra.wire import WireError, load_object
 
 OnOutput = Callable[[str, str], None]
 """Called with ("stdout" or "stderr", text) as output arrives, in the thread that runs the command."""
 
-SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
+SAFE = ":".join(FIXED)
+"""Where root looks for what it runs, before what of its login's PATH nobody else may write."""
 NOISE_LIMIT = 8 << 20
 """Bytes that a session may print, as its login shell does, beside what the runner says."""
 OUTPUT_LIMIT = 16 << 20
@@ -36,10 +38,11 @@ OUTPUT_LIMIT = 16 << 20
 FRAME_LIMIT = 1 << 16
 """Bytes of one frame; the runner passes on what it reads in pieces of that size."""
 NO_PYTHON = "gpuinfra-no-python3"
+UNSAFE = "gpuinfra-unsafe"
+MARK = "gpuinfra-refused: "
 HOST_REACHED = "gpuinfra-host-reached"
 _BOOTSTRAP = """
 import sys
-sys.path[:] = [place for place in sys.path if place]
 import os
 def take(size):
     data = b""
@@ -171,6 +174,7 @@ class Connection(Protocol):
         on_output: OnOutput | None = None,
         feed: Feed | None = None,
         python: str | None = None,
+        process: tuple[int, int] | None = None,
         site: bool = True,
         keep_output: bool = True,
     ) -> CommandResult:
@@ -187,13 +191,16 @@ class Connection(Protocol):
             timeout_s: Deadline on the target, from the moment the program starts there.
             on_output: Called with each piece of output as it arrives.
             feed: Where more for its standard input comes from.
-            python: Path of another Python there; that one starts as it always does, its sitecustomize included.
-            site: Whether the target's own python3 gets its site-packages; without them it starts sooner, and runs
-                nothing that the machine's owner has put there. Of no effect with `python`.
+            python: Path of another Python there, sitecustomize included; as root only where nobody else may write it.
+            process: (number, start time in clock ticks) of a process: run in its Python, as that process, in its
+                environment. `python` has no effect then.
+            site: Whether the login's python3 gets its site-packages; without them it starts sooner, and runs
+                nothing that the machine's owner has put there. Of no effect with `python` and `process`.
             keep_output: Whether its standard output is kept for the result, OUTPUT_LIMIT at most; without, it goes to
                 `on_output` alone, and may go on for ever.
 
         Raises:
+            ProbeError: That Python may not be started (target/launch.py).
             As `run`.
         """
         ...
@@ -205,15 +212,28 @@ class Connection(Protocol):
 
 @cache
 def runner_source() -> str:
-    """Give the text of the on-target runner."""
-    return (Path(__file__).parent.parent / "target" / "runner.py").read_text(encoding="utf-8")
+    """Give the text of the on-target runner, with the module that it imports in front."""
+    return packed(("safe_path",), "runner")
+
+
+@cache
+def launcher_source() -> str:
+    """Give the text of what starts another Python on the target, its modules in front."""
+    return packed(("safe_path", "as_process"), "launch")
+
+
+RIGHTS_REMEDY = (
+    "what belongs to a service runs only with that service's own rights, and what root runs only where nobody else "
+    "may write it: docs/levels.md says what that takes"
+)
 
 
 def remote_command(*, sudo: Sudo = False) -> str:
     """
     Give the one line that a login shell of any kind on the target is asked to run.
 
-    It looks for python3 also where a restricted PATH does not, and starts the bootstrap.
+    It looks for python3 also where a restricted PATH does not, and starts the bootstrap; as root, and through sudo,
+    only a python3 that nobody else may write.
     Within single quotes it holds no quote, newline, "!" or backslash, so sh, bash, zsh, csh and fish read it alike.
     """
     return f"exec /bin/sh -c '{_python_script(sudo=sudo)}'"
@@ -234,25 +254,56 @@ def nested_command(enter: Sequence[str], *, sudo: bool = False) -> str:
         enter: What enters the container; its words hold nothing that double quotes do not keep (containers.py).
         sudo: Enter through `sudo -n`.
     """
-    words = " ".join(word if re.fullmatch(r"[\w./:=-]+", word) else f'"{word}"' for word in enter)
-    words = f"sudo -n {words}" if sudo else words
+    words = " ".join(word if re.fullmatch(r"[\w./:=-]+", word) else f'"{word}"' for word in enter[1:])
+    prefix = "sudo -n " if sudo else ""
     return (
-        f"exec /bin/sh -c 'PATH=$PATH:{SBIN}; export PATH; echo {HOST_REACHED}; exec {words} /bin/sh -c \"$0\"' "
-        f"'{_python_script()}'"
+        f"exec /bin/sh -c '{_FIND}echo {HOST_REACHED}; {_look_as(sudo=sudo)}f {enter[0]}; "
+        f'case $f$z in "") f={enter[0]};; esac; '
+        f'case $f in "") echo {UNSAFE} $z; exit 126;; esac; '
+        f"exec {prefix}$f {words} /bin/sh -c \"$0\"' '{_python_script()}'"
     )
+
+
+# sh: `k FILE` is true where root alone may write a file, along its path and its links; else w says what is wrong.
+# `f NAME` puts the first such file of that name into f, or into z why those that there are were not taken.
+# With R an ordinary user's number whatever the PATH has will do. No quote, newline, "!" or backslash in it.
+_FIND = (
+    "k() { q=$1; n=.; while :; do n=$n.; case $n in ...........*) w=links; return 1;; esac; d=${q%/*}; "
+    'c=$(cd -P "$d/" && pwd -P) || return 1; set -- "$q"; '
+    'for b in "$d" "$c"; do while [ "$b" ]; do set -- "$@" "$b"; b=${b%/*}; done; done; '
+    'w=$(ls -ldn / "$@" | { y=unreadable; while read m l u g x; do y=; '
+    'case $u in 0) ;; *) y="owner $u: $m $x"; break;; esac; '
+    'case $m in l*|d????????[tT]*) ;; ?????w*|????????w*) y="writable by others: $m $x"; break;; esac; '
+    'done; echo "$y"; }); case $w in "") ;; *) return 1;; esac; '
+    'if [ -L "$q" ]; then t=$(readlink "$q"); case $t in /*) q=$t;; *) q=$c/$t;; esac; else return 0; fi; done; }; '
+    'f() { f=; z=; set -f; IFS=:; for o in $P; do IFS=" "; '
+    'p=$o/$1; case $p in /*) if [ -f "$p" ] && [ -x "$p" ]; then '
+    'case $R in [1-9]*) f=$p;; *) if k "$p"; then f=$p; else z="$p: $w"; fi;; esac; fi;; esac; '
+    'case $f in ?*) break;; esac; done; IFS=" "; }; '
+)
+
+
+def _look_as(*, sudo: Sudo) -> str:
+    """Give the sh text that says as whom (R) and where (P) to look, and leaves a PATH for what is run."""
+    who = "R=0" if sudo is True else f"R=$(PATH={SAFE}; id -u)"
+    return f"cd /; P=$PATH:{SAFE}; {who}; case $R in [1-9]*) PATH=$P;; *) PATH={SAFE};; esac; export PATH; "
 
 
 def _python_script(*, sudo: Sudo = False) -> str:
     code = _BOOTSTRAP.encode().hex()
-    python = "import sys;exec(bytes.fromhex(sys.argv[1]).decode())"
-    pythons = " ".join(READ_PYTHONS) if sudo == "read" else "python3 /usr/libexec/platform-python"
-    start = f'{sudo_prefix(sudo)}$p -BS -c "{python}" {code} pytest-gpuinfra'
-    return (
-        f"PATH=$PATH:{SBIN}; export PATH; "
-        f"for p in {pythons}; do "
-        f"if command -v $p >/dev/null 2>&1; then exec {start}; fi; done; "
-        f"echo {NO_PYTHON}; exit 127"
-    )
+    start = f'-ISB -c "import sys;exec(bytes.fromhex(sys.argv[1]).decode())" {code} pytest-gpuinfra'
+    look = f"L=$PATH; {_FIND}{_look_as(sudo=sudo)}"
+    if sudo == "read":  # the sudoers file names the interpreters
+        pythons = " ".join(READ_PYTHONS)
+        found = f"for f in {pythons}; do if [ -x $f ]; then exec {sudo_prefix(sudo)}$f {start}; fi; done; "
+    else:
+        found = (
+            "f python3; "
+            'case $f in "") P=/usr/libexec; v=$z; f platform-python; z=$z$v;; esac; '
+            f'case $f in ?*) PATH=$PATH:$L; exec {sudo_prefix(sudo)}"$f" {start};; esac; '
+            f"case $z in ?*) echo {UNSAFE} python3 $z; exit 126;; esac; "
+        )
+    return f"{look}{found}echo {NO_PYTHON}; exit 127"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +337,17 @@ def _read_end(name: str, payload: bytes) -> _End:
             f"{name}: the session's last frame is none of the runner's: {error}: {payload[:100]!r}",
             remedy="something on the target writes to the session's standard output, or is not what it seems",
         ) from None
+
+
+def explain_unsafe(name: str, noise: str) -> ProbeError | None:
+    """Say that root would have had to run what others may write; None where that is not what a session printed."""
+    what = noise.partition(f"{UNSAFE} ")[2].partition("\n")[0].strip()
+    if not what:
+        return None
+    return ProbeError(
+        f"{name}: root runs only what nobody else may write, and this is all that there is: {what[:400]}",
+        remedy="install it in /usr/bin, or give file and directories to root (chown root, chmod go-w)",
+    )
 
 
 @dataclass
@@ -450,19 +512,26 @@ class PipeConnection:
         on_output: OnOutput | None = None,
         feed: Feed | None = None,
         python: str | None = None,
+        process: tuple[int, int] | None = None,
         site: bool = True,
         keep_output: bool = True,
     ) -> CommandResult:
         program = source.encode()
-        header: dict[str, object] = {"argv": None, "program": True, "stdin_open": True, "env": None, "site": site}
         stdin = json.dumps(plan).encode() + b"\n"
-        if python is not None:
-            argv = [python, "-B", "-c", _BOOTSTRAP]
-            header = {"argv": argv, "program": False, "stdin_open": True, "env": None}
-            stdin = b"%d\n%b%b" % (len(program), program, stdin)
-            return self._job((python, "-"), header, b"", stdin, timeout_s, on_output, feed, keep_output)
-        sent = b"%d\n%b" % (len(program), program)
-        return self._job(("python3", "-"), header, sent, stdin, timeout_s, on_output, feed, keep_output)
+        other = python is not None or process is not None or site
+        if other:
+            order = {"process": process, "python": python, "bootstrap": _BOOTSTRAP}
+            stdin = b"%b\n%d\n%b%b" % (json.dumps(order).encode(), len(program), program, stdin)
+            program = launcher_source().encode()
+        header: dict[str, object] = {"argv": None, "program": True, "stdin_open": True, "env": None}
+        argv = (python or "python3", "-")
+        result = self._job(
+            argv, header, b"%d\n%b" % (len(program), program), stdin, timeout_s, on_output, feed, keep_output
+        )
+        refusal = result.stderr.partition(MARK)[2].partition("\n")[0] if other and result.exit_status == 126 else ""
+        if refusal and not result.stdout:
+            raise ProbeError(f"{self.name}: {refusal}", remedy=RIGHTS_REMEDY)
+        return result
 
     def close(self) -> None:
         self._closed = True

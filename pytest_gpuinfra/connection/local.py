@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpuinfra.connection.base import NO_PYTHON, PipeConnection, remote_command
+from pytest_gpuinfra.connection.base import NO_PYTHON, PipeConnection, explain_unsafe, remote_command
 from pytest_gpuinfra.connection.rights import explain_refusal
 from pytest_gpuinfra.errors import ProbeError
 
@@ -22,6 +22,9 @@ class LocalConnection(PipeConnection):
         return self.shell_argv(remote_command(sudo=self.sudo))
 
     def _explain_failure(self, exit_status: int | None, said: str, noise: str) -> Exception:
+        unsafe = explain_unsafe(self.name, noise)
+        if unsafe is not None:
+            return unsafe
         if NO_PYTHON in noise:
             return ProbeError(
                 f"{self.name}: no python3 in the PATH",

@@ -11,6 +11,7 @@ from pytest_gpuinfra.connection.base import (
     TIMED_OUT_MARK,
     Connection,
     PipeConnection,
+    explain_unsafe,
     nested_command,
 )
 from pytest_gpuinfra.connection.local import LocalConnection
@@ -60,6 +61,9 @@ class NestedConnection(PipeConnection):
         if HOST_REACHED not in noise:
             return self._outer.explain(exit_status, said, noise)
         heard = (noise.partition(HOST_REACHED)[2].strip() + " " + said.strip()).strip()[-300:]
+        unsafe = explain_unsafe(self.name, noise)
+        if unsafe is not None:
+            return unsafe
         if NO_PYTHON in noise:
             return ProbeError(
                 f"{self.name}: the container has no python3 in its PATH",

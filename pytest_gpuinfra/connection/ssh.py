@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpuinfra.connection.base import NO_PYTHON, TIMED_OUT_MARK, PipeConnection, remote_command
+from pytest_gpuinfra.connection.base import NO_PYTHON, TIMED_OUT_MARK, PipeConnection, explain_unsafe, remote_command
 from pytest_gpuinfra.connection.rights import Sudo, explain_refusal
 from pytest_gpuinfra.errors import ProbeError, UnreachableError
 
@@ -150,6 +150,9 @@ class SshConnection(PipeConnection):
 
     def _explain_failure(self, exit_status: int | None, said: str, noise: str) -> Exception:
         by_hand = f"; try by hand: {self.by_hand()}"
+        unsafe = explain_unsafe(self.name, noise)
+        if unsafe is not None:
+            return unsafe
         if NO_PYTHON in noise:
             return ProbeError(
                 f"{self.name}: the target has no python3 in its PATH",

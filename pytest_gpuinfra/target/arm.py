@@ -85,8 +85,9 @@ class Arm:
         self.joined = None  # when the first rank had its communicator
         self.runs = []
         self.speeds = []
+        process = tuple(plan["process"]) if program == "cuda" and plan["process"] else None
         self.ranks = [
-            crew.start("%s rank %d" % (arm["name"], rank), rank_function, plan, arm, rank, devices)
+            crew.start("%s rank %d" % (arm["name"], rank), rank_function, plan, arm, rank, devices, process=process)
             for rank in range(len(devices))
         ]
 

@@ -1,7 +1,7 @@
 """
 One rank of an all-reduce arm, by libnccl alone.
 
-This file imports supervisor.py, driver.py and arm.py only and runs on Python 3.6 and later with the standard
+This file imports its neighbours only and runs on Python 3.6 and later with the standard
 library only. Sums are exact integers in every type (kernels/kernels.cu), made and checked on the rank's own GPU.
 Source: nccl.h 2.28 (calls, type numbers); busbw as in nccl-tests doc/PERFORMANCE.md.
 """
@@ -13,6 +13,7 @@ import sys
 
 from arm import apply_environment
 from driver import DEVICE_POINTER, Device, Driver, library_path, open_devices, stand_in
+from safe_path import UnsafeError, check, load_library
 from supervisor import TroubleError
 
 OLDEST = 21000  # 2.10 brought bfloat16
@@ -33,23 +34,34 @@ def find_nccl(paths):
     Load libnccl.
 
     Args:
-        paths: Files to try first: those that the service's own processes have loaded, or its Python has.
-            Then this Python's own, then what the loader finds.
+        paths: Files to try first: those that the service's own processes have loaded, or its Python has; only a rank
+            that is as the service's process gets any. Then this Python's own, then what the loader finds.
 
     Returns:
         The library and where it came from.
     """
     tried = []
-    candidates = list(paths)
-    for directory in sys.path:
-        candidates += sorted(glob.glob(os.path.join(directory, "nvidia", "nccl", "lib", "libnccl.so.2")))
-    candidates.append("libnccl.so.2")
-    for path in candidates:
+    for path in [*paths, *packaged()]:
         try:
+            check(path)
             return ctypes.CDLL(path)
         except OSError as error:
             tried.append("%s (%s)" % (path, str(error).split(": ", 1)[-1]))
+        except UnsafeError as error:
+            tried.append(str(error))
+    try:
+        return load_library("libnccl.so.2")
+    except (OSError, UnsafeError) as error:
+        tried.append(str(error))
     raise TroubleError("library", "libnccl.so.2 cannot be loaded; tried " + ", ".join(tried))
+
+
+def packaged():
+    """Give the files of libnccl among this Python's packages, whether it has imported its site or not."""
+    prefixes = [sys.prefix, os.path.dirname(os.path.dirname(sys.executable))]
+    folders = [*sys.path, *(one for prefix in prefixes for one in glob.glob(prefix + "/lib*/python3*/*-packages"))]
+    found = (glob.glob(os.path.join(folder, "nvidia", "nccl", "lib", "libnccl.so.2")) for folder in folders)
+    return list(dict.fromkeys(path for paths in found for path in sorted(paths)))
 
 
 class Nccl:

@@ -1,7 +1,7 @@
 """
 Workers of the GPU programs: forked processes, each in a process group of its own, and the parent's view of them.
 
-This file imports supervisor.py only and runs on Python 3.6 and later with the standard library only.
+This file imports supervisor.py and as_process.py only and runs on Python 3.6 and later with the standard library only.
 It touches on the target its own children,
 and those /dev/shm/nccl-* files that its own killed workers held open and NCCL can no longer remove.
 """
@@ -12,15 +12,74 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 import traceback
 
 import supervisor
+from as_process import PYTHON, Refused, Subject, begin, interpreter_argv, output_of, relay
 
 LOG_LINES_KEPT = 400
 LOG_LINE_MAX = 1 << 16
 REPORT_MAX = 1 << 20
 PIECES_A_TURN = 16
+MESSAGES_MAX = 20000
+NEEDED = 1 << 30  # bytes of the host's memory that a rank comes to
+SOURCES = {}  # the modules' texts by name, where they came as one text (packing.py)
+BOOTSTRAP = """
+import os
+def take(size):
+    data = b""
+    while len(data) < size:
+        part = os.read(0, min(65536, size - len(data)))
+        if not part:
+            os._exit(4)
+        data += part
+    return data
+line = b""
+while not line.endswith(b"\\n"):
+    line += take(1)
+exec(compile(take(int(line)), "<pytest-gpuinfra worker>", "exec"), {"__name__": "__main__"})
+"""
+WORKER = """
+import sys, types
+sources = %r
+for name in sources:
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(sources[name], "<pytest-gpuinfra " + name + ".py>", "exec"), module.__dict__)
+sys.gpuinfra_as_another = True
+import crew
+port = crew.Port(3, 0)
+crew.run_worker(port, getattr(sys.modules[%r], %r), port.wait())
+"""
+SHAPES = {
+    "stage": (str,), "ready": (dict,), "done": (bool,), "trouble": (str,), "kind": (str,), "id": (str,),
+    "run": (dict,), "speed": (dict,),
+}  # fmt: skip
+INNER = {
+    "run": {
+        "wrong_elements": (int,), "unreduced_elements": (int,), "zero_elements": (int,),
+        "first_wrong_index": (int, type(None)), "type": (str,), "size_bytes": (int,), "elements": (int,),
+        "repeat": (int,),
+    },
+    "speed": {"type": (str,), "size_bytes": (int,), "time_s": (float,)},
+    "ready": {
+        "path": (str, type(None)), "version": (str,), "sham": (bool,), "stand_in": (str, type(None)),
+    },
+}  # fmt: skip
+
+
+def is_message(value):
+    """Whether what a rank wrote that is as a service's process has the shape of what a rank of cuda_program reports."""
+    if not isinstance(value, dict) or not value:
+        return False
+    for name, one in value.items():
+        if name not in SHAPES or type(one) not in SHAPES[name] or (type(one) is str and len(one) > 8192):
+            return False
+        inner = INNER.get(name)
+        if inner and (set(one) != set(inner) or any(type(one[key]) not in inner[key] for key in inner)):
+            return False
+    return True
 
 
 class Port:
@@ -61,6 +120,8 @@ class Worker:
         self.log_lines_left_out = 0
         self.last_line = ""
         self.status = None
+        self.process = None  # (number, start time) of the service's process that it is like
+        self.messages = 0
         self.buffers = {report: b"", log: b""}
         self.shm_files = set()
 
@@ -135,11 +196,13 @@ class Crew:
             self.channels.remove(end)
             end.close()
 
-    def start(self, name, function, *arguments, keep=()):
+    def start(self, name, function, *arguments, keep=(), process=None):
         """
         Fork a worker that runs function(port, *arguments).
 
         Its standard output and error come back as log lines. `keep` are the channel ends that it may use.
+        With `process`, (number, start time), the worker is a new interpreter as that process; what it reports is
+        then checked for its shape.
         """
         report_read, report_write = os.pipe()
         log_read, log_write = os.pipe()
@@ -147,9 +210,12 @@ class Crew:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            for descriptor in (report_read, log_read, gate_write):
+            for descriptor in (report_read, log_read):
                 os.close(descriptor)
             self._become_worker(parent, log_write, keep)
+            if process:
+                run_as_process(process, (report_write, gate_read, gate_write), function, arguments)
+            os.close(gate_write)
             run_worker(Port(report_write, gate_read), function, arguments)
         try:
             os.setpgid(pid, pid)
@@ -158,6 +224,7 @@ class Crew:
         for descriptor in (report_write, log_write, gate_read):
             os.close(descriptor)
         worker = Worker(name, pid, report_read, log_read, gate_write)
+        worker.process = process
         self.workers.append(worker)
         for descriptor in (report_read, log_read):
             os.set_blocking(descriptor, False)
@@ -207,7 +274,7 @@ class Crew:
             self.last_look = now
             for worker in self.workers:
                 if worker.status is None:
-                    worker.shm_files |= nccl_files(worker.pid)
+                    worker.shm_files |= nccl_files(worker)
         return happened
 
     def _drain(self, worker, descriptor, pieces=PIECES_A_TURN):
@@ -234,7 +301,7 @@ class Crew:
                 if descriptor == worker.log:
                     happened.append((worker, "log", worker.keep_line(line)))
                 elif line:
-                    happened.append((worker, "said", read_report(line)))
+                    happened.append((worker, "said", read_message(worker, line)))
         return happened
 
     @staticmethod
@@ -252,7 +319,9 @@ class Crew:
         """
         for worker in workers:
             if not worker.collect():
-                worker.shm_files |= nccl_files(worker.pid)
+                worker.shm_files |= nccl_files(worker)
+                for child in children(worker) if worker.process else ():
+                    os.kill(child, signal.SIGKILL)
             for ask in (os.killpg, os.kill) if worker.status is None else (os.killpg,):
                 try:
                     ask(worker.pid, signal.SIGKILL)
@@ -263,12 +332,9 @@ class Crew:
             time.sleep(0.002)
         for worker in workers:
             self._forget(worker)
-        for name in sorted(set().union(*[worker.shm_files for worker in workers])):
-            try:
-                os.unlink(name)
-                self.removed_files.append(name)
-            except OSError:
-                pass  # NCCL removed it itself
+        for process in {worker.process for worker in workers}:
+            left = sorted(set().union(*[one.shm_files for one in workers if one.process == process]))
+            self.removed_files += remove_files(left, process) if left else []
         return ["%s (process %d)" % (worker.name, worker.pid) for worker in workers if worker.status is None]
 
     def _forget(self, worker):
@@ -285,16 +351,78 @@ class Crew:
         return self.kill(list(self.workers))
 
 
-def read_report(line):
-    """Read what a worker said; one in which a library of others writes there, too, is in trouble."""
+def read_message(worker, line):
+    """Read one report of a worker; one that is as a service's process may write anything, and so may any library."""
+    worker.messages += 1
+    as_another = worker.process is not None
     try:
-        report = json.loads(line.decode())
+        value = json.loads(line.decode()) if not as_another or worker.messages <= MESSAGES_MAX else None
     except (ValueError, RecursionError):
-        report = None
-    if not isinstance(report, dict):
+        value = None
+    if not (is_message(value) if as_another else isinstance(value, dict)):
         shown = line[:100].decode("utf-8", "backslashreplace")
-        return {"trouble": "its report is no JSON object: %s" % shown, "kind": "program"}
-    return report
+        return {"trouble": "it reported what a rank does not report: %s" % shown, "kind": "program"}
+    return value
+
+
+def run_as_process(process, pipes, function, arguments):
+    """Be the parent of a worker that is as a service's process: start it, hand it its program, end as it ends."""
+    report, gate_read, gate_write = pipes
+    os.dup2(gate_read, 0)
+    os.close(gate_read)
+    try:
+        subject = Subject(*process)
+        argv, executable = worker_python(subject)
+        environment = subject.child_environment(without=(b"CUDA_VISIBLE_DEVICES",))
+        environment.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_CACHE_DISABLE="1")
+        environment.pop(b"CUDA_DEVICE_ORDER", None)
+        environment.pop(b"CUDA_CACHE_DISABLE", None)
+        child = begin(
+            subject, [*argv, "-B", "-c", BOOTSTRAP], environment, keep=(report,), needed=NEEDED, executable=executable
+        )
+    except Refused as refusal:
+        Port(report, 0).say(trouble=str(refusal), kind="rights")
+        os._exit(1)
+    program = (WORKER % (SOURCES, function.__module__, function.__name__)).encode()
+    os.close(0)
+    left = b"%d\n%b%b\n" % (len(program), program, json.dumps(arguments).encode())
+    try:
+        while left:
+            left = left[os.write(gate_write, left) :]
+    except OSError:
+        pass  # it has ended, and its end tells
+    os.close(gate_write)
+    os.close(report)
+    relay(child)
+
+
+def worker_python(subject):
+    """Give the argv of a process's Python and None, or of our own and its descriptor where it is no Python."""
+    if PYTHON.match(os.path.basename(subject.executable)):
+        return interpreter_argv(subject), None
+    return [sys.executable, "-I", "-S"], os.open("/proc/self/exe", 0o10000000 | os.O_CLOEXEC)
+
+
+def remove_files(paths, process):
+    """Remove what killed workers left in /dev/shm, as the process that they were like; gives what was removed."""
+    removed = []
+    if process is None:
+        for path in paths:
+            try:
+                os.unlink(path)
+                removed.append(path)
+            except OSError:
+                pass  # NCCL removed it itself
+        return removed
+    code = "import os, sys\nfor path in sys.argv[1:]:\n    os.path.exists(path) and (os.unlink(path), print(path))"
+    try:
+        subject = Subject(*process)
+        argv, executable = worker_python(subject)
+        argv = [*argv, "-B", "-c", code, *paths]
+        out = output_of(subject, argv, subject.child_environment(), 10.0, 1 << 16, executable)[0]
+        return [path for path in out.decode("utf-8", "replace").splitlines() if path in paths]
+    except Refused:
+        return removed
 
 
 def run_worker(port, function, arguments):
@@ -322,8 +450,24 @@ def die_with_parent(parent):
         os._exit(4)
 
 
-def nccl_files(pid):
-    """Give the /dev/shm/nccl-* files that a process holds open; empty where that cannot be read."""
+def children(worker):
+    """Give the numbers of a worker's own children; () where that cannot be read."""
+    try:
+        with open("/proc/%d/task/%d/children" % (worker.pid, worker.pid)) as stream:
+            return [int(pid) for pid in stream.read().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def nccl_files(worker):
+    """Give the /dev/shm/nccl-* files that a worker holds open; empty where that cannot be read."""
+    if worker.process:
+        return set().union(*[files_of(pid) for pid in children(worker)])
+    return files_of(worker.pid)
+
+
+def files_of(pid):
+    """Give the /dev/shm/nccl-* files that a process holds open."""
     found = set()
     directory = "/proc/%d/fd" % pid
     try:

@@ -1,7 +1,7 @@
 """
 The CUDA driver API and NVML through ctypes, as far as the GPU programs need them.
 
-This file imports supervisor.py only and runs on Python 3.6 and later with the standard library only.
+This file imports safe_path.py and supervisor.py only and runs on Python 3.6 and later with the standard library only.
 Source: cuda.h 13.0 (names and versions of the calls, attribute numbers), nvml.h.
 """
 
@@ -9,6 +9,7 @@ import ctypes
 import os
 import threading
 
+from safe_path import UnsafeError, load_library
 from supervisor import TroubleError
 
 DEVICE_POINTER = ctypes.c_uint64
@@ -72,7 +73,9 @@ class Driver:
 
     def __init__(self):
         try:
-            self.library = ctypes.CDLL("libcuda.so.1")
+            self.library = load_library("libcuda.so.1")
+        except UnsafeError as error:
+            raise TroubleError("library", str(error)) from error
         except OSError as error:
             raise TroubleError(
                 "library",
@@ -308,7 +311,7 @@ def read_memory(devices):
     whose parent it would describe.
     """
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        nvml = load_library("libnvidia-ml.so.1")
         if nvml.nvmlInit_v2():
             return
         for device in devices:
@@ -320,5 +323,5 @@ def read_memory(devices):
                 device.memory_free = memory.free
                 device.memory_total = memory.total
         nvml.nvmlShutdown()
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, UnsafeError):
         return

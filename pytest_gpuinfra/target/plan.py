@@ -13,16 +13,29 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from .packing import packed
+
 HERE = Path(__file__).parent
 SCHEMA = 1
+_CREW = ("safe_path", "as_process", "supervisor", "crew", "arm", "driver")
 _COPIES = (
-    *("supervisor", "crew", "arm", "driver", "log_mark"),
+    *(*_CREW, "log_mark"),
     *("copy_tasks", "device_memory", "copy_buffers", "ipc_helper", "pairs"),
 )
 MODULES = {
     "cuda": (*_COPIES, "collective", "program"),
     "torch": (*_COPIES, "torch_sums", "program"),
-    "hosts": ("supervisor", "crew", "arm", "driver", "device_memory", "torch_sums", "meeting"),
+    "hosts": (
+        "safe_path",
+        "as_process",
+        "supervisor",
+        "crew",
+        "arm",
+        "driver",
+        "device_memory",
+        "torch_sums",
+        "meeting",
+    ),
 }
 MEBIBYTE = 1 << 20
 MECHANISMS = ("copy_engine", "kernel_store", "kernel_load", "ipc_store", "ipc_load")
@@ -31,16 +44,7 @@ MECHANISMS = ("copy_engine", "kernel_store", "kernel_load", "ipc_store", "ipc_lo
 @cache
 def program_text(program: Literal["cuda", "torch", "hosts"]) -> str:
     """Give the program as one Python source, its modules in front; it runs wherever exec() runs it as __main__."""
-    modules = {name: (HERE / f"{name}.py").read_text(encoding="utf-8") for name in MODULES[program]}
-    main = (HERE / f"{program}_program.py").read_text(encoding="utf-8")
-    return (
-        "import sys, types\n"
-        f"for _name, _text in {modules!r}.items():\n"
-        "    _module = types.ModuleType(_name)\n"
-        "    sys.modules[_name] = _module\n"
-        "    exec(compile(_text, '<pytest-gpuinfra ' + _name + '.py>', 'exec'), _module.__dict__)\n"
-        f"exec(compile({main!r}, '<pytest-gpuinfra {program}_program.py>', 'exec'))\n"
-    )
+    return packed(MODULES[program], f"{program}_program")
 
 
 @cache
@@ -144,7 +148,9 @@ class GpuPlan:
         arms: All-reduce arms, one after the other, each in processes of its own.
         messages: (type, bytes) of the sums, types "int32", "float32", "bfloat16".
         timed_sums: All-reduces in the timed round of the largest message; 0 for no busbw.
-        nccl_paths: Files of libnccl to try first.
+        nccl_paths: Files of libnccl to try first; of effect only with `process`.
+        process: (number, start time in clock ticks) of the service's process that every rank is like; None for ranks
+            with the program's own rights, which load nothing of a service's.
         restarts: How often a new process takes over from one that hung or died.
         lock_wait_s: Seconds to wait for another run on the target.
         seed: Of all bytes and sums; drawn anew for every plan.
@@ -178,6 +184,7 @@ class GpuPlan:
     )
     timed_sums: int = 10
     nccl_paths: tuple[str, ...] = ()
+    process: tuple[int, int] | None = None
     restarts: int = 8
     lock_wait_s: float = 60.0
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -204,7 +211,8 @@ class GpuPlan:
             "arms": [arm.document() for arm in self.arms],
             "messages": [{"type": name, "size_bytes": size} for name, size in self.messages],
             "timed_sums": self.timed_sums,
-            "nccl_paths": list(self.nccl_paths),
+            "nccl_paths": list(self.nccl_paths) if self.process else [],
+            "process": None if self.process is None else list(self.process),
             "restarts": self.restarts,
             "lock_wait_s": self.lock_wait_s,
             "deadlines": {

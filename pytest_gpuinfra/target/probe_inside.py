@@ -17,6 +17,7 @@ import time
 
 from probe_answer import ANSWER_MAX, flaw_of
 from probe_bounds import STDERR_MAX
+from safe_path import UnsafeError, resolve
 
 END_SLACK_S = 5.0
 NOISE_MAX = 1 << 20
@@ -45,13 +46,15 @@ def enter(request, plan):
     )
     try:
         process = subprocess.Popen(
-            request["enter"],
+            [resolve(request["enter"][0]), *request["enter"][1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd="/",
             start_new_session=True,
         )
+    except UnsafeError as error:
+        return {"e": "EPERM: %s" % error}, {}
     except (OSError, ValueError) as error:
         return {"e": "%s: %s" % (request["enter"][0], getattr(error, "strerror", None) or error)}, {}
     try:

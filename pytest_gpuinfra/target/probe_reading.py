@@ -1,7 +1,7 @@
 """
 Readings: files, links, listings and the output of commands, each as text or as the error in its place.
 
-This file imports its neighbours probe_*.py and runs on Python 3.6 and later with the standard library only.
+This file imports its neighbours only and runs on Python 3.6 and later with the standard library only.
 It travels with the probe (probe.py says what items and readings are).
 """
 
@@ -13,6 +13,7 @@ import time
 
 from probe_bounds import STDERR_MAX, name_text, names_in, read_start, run_bounded
 from probe_mask import filter_environ, filter_lines, mask_argv, mask_text
+from safe_path import UnsafeError, resolve
 
 FILE_MAX = 262144
 COMMAND_MAX = 4194304
@@ -157,7 +158,9 @@ def read_clock():
 def run_command(argv, limit, timeout_s, masked=False):
     env = dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_PAGER="", SYSTEMD_COLORS="0", PAGER="cat")
     try:
-        seen = run_bounded(argv, limit, timeout_s, env=env, cwd="/")
+        seen = run_bounded([resolve(argv[0]), *argv[1:]], limit, timeout_s, env=env, cwd="/")
+    except UnsafeError as error:
+        return {"e": "EPERM: %s" % error}
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return refused(error)
     if seen.over == "err":

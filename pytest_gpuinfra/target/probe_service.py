@@ -1,7 +1,7 @@
 """
 A systemd unit as it stands: what systemd holds of it, its files, its processes, and what its Python starts with.
 
-This file imports nothing of ours and runs on Python 3.6 and later with the standard library only.
+This file imports its neighbours only and runs on Python 3.6 and later with the standard library only.
 One thing leads to the next (the unit names its files, its control group holds the processes), hence a kind of its own.
 
 Request: {"kind": "service", "unit": str, "properties": "Id,...", "names": [variable or "PREFIX*", ...],
@@ -18,18 +18,16 @@ Answer, by entry:
     "python"            startup: JSON of what a new interpreter of the unit's own Python starts with, in the
                         environment of its main process: version, executable, files, environ (by the list of names)
 
-The interpreter's start runs the sitecustomize that the service's own start ran, as the service's user, writing no
-bytecode; nothing else is imported.
+The interpreter's start runs the sitecustomize that the service's own start ran, as the process that it belongs to
+(as_process.py), writing no bytecode; nothing else is imported.
 """
 
 import errno
 import json
 import os
-import re
-import subprocess
-import sys
 import threading
 
+from as_process import PYTHON, Refused, Subject, interpreter_argv, output_of
 from probe_bounds import lines_of, name_text
 from probe_mask import allowed, filter_lines, mask_text, mask_value
 from probe_reading import (
@@ -65,19 +63,10 @@ for name in ("sitecustomize", "usercustomize"):
     path = getattr(module, "__file__", None)
     if path:
         found[name] = os.path.abspath(path)
+times = {name: os.stat(path).st_mtime for name, path in found.items() if os.path.exists(path)}
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable, "prefix": sys.prefix,
-                  "files": found, "environ": dict(os.environ)}))
+                  "files": found, "times": times, "environ": dict(os.environ)}))
 """
-BECOME = """
-import ctypes, os, sys
-if os.getuid() == 0:
-    os.setgroups([])
-    os.setgid(int(sys.argv[2]))
-    os.setuid(int(sys.argv[1]))
-ctypes.CDLL(None).prctl(47, 4, 0, 0, 0)  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL: it reads no more than its user
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-_FLAGS = re.compile(r"-[EIsSOuBP]+\Z")
 
 
 def answer_service(request, answers):
@@ -260,65 +249,48 @@ def read_opened(home, prefixes):
 
 
 def start_python(main, pids, names):
-    """Start the unit's own Python as its main process was started, and see what it starts with."""
+    """Start the unit's own Python as the process that it belongs to, and see what it starts with."""
     unread = None
     for pid in [main] * (main in pids) + [pid for pid in pids if pid != main]:
         link = read_link("/proc/%d/exe" % pid)
-        exe = link.get("t", "")
         if "e" in link and not link["e"].startswith("ENOENT"):  # it has ended
             unread = {"e": "%s: /proc/%d/exe" % (link["e"], pid)}
-        if re.match(r"(?:python|pypy)[\d.]*\Z", os.path.basename(exe)):
-            return run_startup(pid, exe, names)
+        if PYTHON.match(os.path.basename(link.get("t", ""))):
+            try:
+                return run_startup(Subject(pid), names)
+            except Refused as refusal:
+                return {"e": "EPERM: the service's Python was not started: %s" % refusal}
     return unread or {"e": "ENOENT: none of the unit's %d processes is a Python" % len(pids)}
 
 
-def run_startup(pid, exe, names):
-    home = "/proc/%d/" % pid
-    block, failure = read_bytes(home + "environ", 1 << 22)
-    line, failed = read_bytes(home + "cmdline", 1 << 20)
-    if failure or failed:
-        return failure or failed
-    environment = dict(piece.split(b"=", 1) for piece in block.split(b"\0") if b"=" in piece[1:])
-    words = line.rstrip(b"\0").split(b"\0")
-    first = decode(words[0])
-    interpreter = first if os.path.isabs(first) and os.access(first, os.X_OK) else exe
-    flags = []
-    for word in words[1:]:
-        if not _FLAGS.match(decode(word)):
-            break
-        flags.append(decode(word))
-    argv = [interpreter, *flags, "-B", "-c", STARTUP]
-    status = read_file(home + "status", 1 << 16).get("t", "")
-    uid, gid = (int(re.search(r"^%s:\s+(\d+)" % key, status, re.M).group(1)) for key in ("Uid", "Gid"))
-
-    if os.getuid() != 0 or (uid, gid) != (0, 0):
-        argv = [sys.executable, "-I", "-B", "-S", "-c", BECOME, str(uid), str(gid), *argv]
+def run_startup(subject, names):
+    argv = [*interpreter_argv(subject), b"-B", b"-c", STARTUP.encode()]
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            cwd=read_link(home + "cwd").get("t", "/"),
-        )
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return refused(error)
-    try:
-        out, err = process.communicate(timeout=15)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return {"e": "ETIMEDOUT: %s did not start within 15 s" % interpreter}
+        out, err, status = output_of(subject, argv, subject.child_environment(), 15.0, 1 << 20)
+    finally:
+        subject.close()
+    if status is None:
+        return {"e": "ETIMEDOUT: %s did not start within 15 s, or wrote too much" % subject.executable}
     try:
         seen = json.loads(decode(out).strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        return {"e": "exit status %d: %s" % (process.returncode, mask_text(decode(err))[-400:])}
+        if not is_start(seen):
+            raise ValueError("another shape")
+    except (ValueError, IndexError, RecursionError):
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+        return {"e": "exit status %d: %s" % (code, mask_text(decode(err))[-400:])}
     seen["environ"] = {n: mask_value(n, v) for n, v in seen["environ"].items() if allowed(n, names)}
-    seen["pid"] = pid
-    seen["times"] = {}
-    for name, path in seen["files"].items():
-        answer = read_stat(path)
-        if "t" in answer:
-            seen["times"][name] = json.loads(answer["t"])["mtime"]
+    seen["pid"] = subject.pid
     return {"t": json.dumps(seen, sort_keys=True)}
+
+
+def is_start(seen):
+    """Whether what the service's Python reported has the shape of STARTUP's answer; it may write anything."""
+    texts = {"version", "executable", "prefix"}
+    maps = {"files": str, "environ": str, "times": (int, float)}
+    return (
+        isinstance(seen, dict)
+        and set(seen) == texts | set(maps)
+        and all(isinstance(seen[name], str) for name in texts)
+        and all(isinstance(seen[name], dict) for name in maps)
+        and all(isinstance(value, kind) for name, kind in maps.items() for value in seen[name].values())
+    )

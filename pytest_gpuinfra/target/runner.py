@@ -1,8 +1,8 @@
 """
 The runner: runs one job on the target, streams what it writes, and leaves nothing behind.
 
-This file imports nothing of ours and runs on Python 3.6 and later with the standard library only.
-It is sent on standard input to a bootstrap of a few lines and is the parent of every job:
+This file imports safe_path.py only, which travels in front of it, and runs on Python 3.6 and later with the standard
+library only. It is sent on standard input to a bootstrap of a few lines and is the parent of every job:
 
 - the job gets a session of its own, so that its whole process group dies with it;
 - on the deadline, and when standard input closes (the controller ended, was killed, or the connection was cut),
@@ -11,9 +11,10 @@ It is sent on standard input to a bootstrap of a few lines and is the parent of 
 
 Header (first line of standard input, JSON):
     {"token": str, "argv": [str] or null, "program": bool, "stdin_length": int, "stdin_open": bool,
-     "timeout_s": float, "env": {name: value} or null, "site": bool}
+     "timeout_s": float, "env": {name: value} or null}
+As root it runs a command only where nobody else may write it (safe_path.py); the working directory is "/".
 Then, where "program" is true, one line with the length of a Python program and the program itself, which a fork of
-this interpreter executes, with its site-packages if "site" is true; then "stdin_length" bytes for the job's standard
+this interpreter executes, with the standard library alone; then "stdin_length" bytes for the job's standard
 input, which is closed after them unless "stdin_open"; what the controller sends later goes to the job, too, as long
 as that is open.
 
@@ -29,6 +30,8 @@ import signal
 import struct
 import sys
 import time
+
+from safe_path import UnsafeError, clean_environment, resolve
 
 GRACE_S = 1.5
 
@@ -69,7 +72,7 @@ def prctl(option, value):
         pass
 
 
-def execute(program, argv, env, site_packages):
+def execute(program, argv, env):
     """Become the job; never returns."""
     prctl(1, signal.SIGKILL)
     if env:
@@ -78,17 +81,16 @@ def execute(program, argv, env, site_packages):
         signal.signal(number, signal.SIG_DFL)
     if program is None:
         try:
-            os.execvp(argv[0], argv)
+            os.execvp(resolve(argv[0]), argv)
+        except UnsafeError as error:
+            write_all(2, ("%s\n" % error).encode("utf-8", "backslashreplace"))
+            os._exit(126)
         except OSError as error:
             write_all(2, ("%s: %s\n" % (argv[0], error.strerror)).encode())
             os._exit(127)
     sys.argv = ["pytest-gpuinfra"]
     status = 1
     try:
-        if site_packages:
-            import site
-
-            site.main()  # the interpreter was started without
         exec(
             compile(program, "<pytest-gpuinfra>", "exec"),
             {"__name__": "__main__", "__builtins__": __builtins__},
@@ -181,7 +183,7 @@ def start(header, program):
         for descriptor in (in_read, in_write, out_read, out_write, err_read, err_write):
             if descriptor > 2:
                 os.close(descriptor)
-        execute(program, header["argv"], header.get("env"), header.get("site"))
+        execute(program, header["argv"], header.get("env"))
     for descriptor in (in_read, out_write, err_write):
         os.close(descriptor)
     return child, in_write, out_read, err_read
@@ -241,6 +243,8 @@ def supervise(child, stdin, streams, pending, keep_open, deadline):
 
 
 def main():
+    os.chdir("/")
+    clean_environment()
     header = json.loads(read_line().decode())
     program = read_exactly(int(read_line())) if header["program"] else None
     pending = read_exactly(header["stdin_length"])

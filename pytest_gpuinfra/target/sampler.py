@@ -34,6 +34,7 @@ import time
 
 from probe_bounds import lines_of, read_start, run_bounded
 from probe_mask import mask_argv
+from safe_path import UnsafeError, load_library, resolve
 
 MIB = 1048576.0
 NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
@@ -85,8 +86,8 @@ class Nvml:
 
     def __init__(self):
         try:
-            self.library = ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError as error:
+            self.library = load_library("libnvidia-ml.so.1")
+        except (OSError, UnsafeError) as error:
             raise UnreadableError("libnvidia-ml.so.1: %s" % error) from None
         self.library.nvmlErrorString.restype = ctypes.c_char_p
         self.must("nvmlInit_v2")
@@ -185,7 +186,9 @@ class NvidiaSmi:
     def ask(self, *arguments):
         argv = ["nvidia-smi", "--format=csv,noheader,nounits", *arguments]
         try:
-            seen = run_bounded(argv, SMI_MAX, 20.0)
+            seen = run_bounded([resolve(argv[0]), *argv[1:]], SMI_MAX, 20.0)
+        except UnsafeError as error:
+            raise UnreadableError(str(error)) from None
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise UnreadableError("nvidia-smi: %s" % (getattr(error, "strerror", None) or error)) from None
         out, err = (data.decode("utf-8", "backslashreplace") for data in (seen.out, seen.err))

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+from .packing import packed
 
 
-@cache
 def sampler_text() -> str:
     """Give the sampler's text."""
-    modules = {name: (HERE / f"{name}.py").read_text(encoding="utf-8") for name in ("probe_mask", "probe_bounds")}
-    main = (HERE / "sampler.py").read_text(encoding="utf-8")
-    return (
-        "import sys, types\n"
-        f"for _name, _text in {modules!r}.items():\n"
-        "    _module = types.ModuleType(_name)\n"
-        "    sys.modules[_name] = _module\n"
-        "    exec(compile(_text, '<pytest-gpuinfra ' + _name + '.py>', 'exec'), _module.__dict__)\n"
-        f"exec(compile({main!r}, '<pytest-gpuinfra sampler.py>', 'exec'))\n"
-    )
+    return packed(("safe_path", "probe_mask", "probe_bounds"), "sampler")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """
 The GPU program of the framework rung: torch's word on peers, a torch copy per pair, sums by torch.distributed.
 
-It runs in the service's own Python, so that its sitecustomize and environment apply, and says "skipped" where that has
-no torch. torch is imported once; every process that touches a GPU is forked afterwards, before CUDA is used.
+It runs in the service's own Python, as its process (launch.py), so that its sitecustomize and environment apply, and
+says "skipped" where that has no torch. torch is imported once; every process that touches a GPU is forked
+afterwards, before CUDA is used.
 It imports its neighbours in this directory, which travel with it (plan.py), torch, and the standard library.
 To run it by hand: `(cat plan.json; sleep 600) | python3 torch_program.py`, the plan on one line.
 

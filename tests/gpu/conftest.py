@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -147,6 +148,17 @@ def run(start: Start) -> Run:
         return parse_gpu_program_events(start(*arguments, **options).lines())
 
     return to_the_end
+
+
+@contextlib.contextmanager
+def serving(environment: dict[str, str]) -> Iterator[tuple[int, int]]:
+    """A process that is there to be run as: (number, start time)."""
+    with subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"],
+                          env=environment, stdout=subprocess.PIPE) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid, int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        process.kill()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.facts.gpu_program import parse_gpu_program_events, parse_progress
 from pytest_gpuinfra.target.plan import MECHANISMS, P2P, SHM, ArmPlan, GpuPlan, Memory, OddCase, estimate, program_text
 
-from .conftest import KIB, MIB, SMALL
+from .conftest import KIB, MIB, SMALL, serving
 
 
 def starts(python):
@@ -385,7 +385,8 @@ def test_nccl_of_the_plan_comes_first(run, sham_libraries, tmp_path):
     """The library that the service's processes have loaded."""
     (tmp_path / "libcuda.so.1").symlink_to(sham_libraries / "libcuda.so.1")
     path = str(sham_libraries / "libnccl.so.2")
-    result = run(libraries=tmp_path, nccl_paths=(path,), **NO_PAIRS)
+    with serving({"LD_LIBRARY_PATH": str(tmp_path)}) as process:
+        result = run(libraries=tmp_path, nccl_paths=(path,), process=process, **NO_PAIRS)
 
     assert (result.runs[0].library.path, result.runs[0].library.version) == (path, "2.28.9")
 

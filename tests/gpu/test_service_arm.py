@@ -13,9 +13,16 @@ from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.errors import FactUnavailable
 from pytest_gpuinfra.gpu_runs import GpuRuns, GpuRunSettings
 from pytest_gpuinfra.service_facts import ServiceFacts
-from pytest_gpuinfra.service_side import environment_of_service, nccl_of_service, python_of_service
+from pytest_gpuinfra.service_side import (
+    environment_of_service,
+    framework_of_service,
+    nccl_of_service,
+    process_of_service,
+)
 from pytest_gpuinfra.verdict.peer_transfer import judge_service_run
 from tests.recorded.story import Story
+
+from .conftest import serving
 
 ONE, OTHER = "0000:01:00.0", "0000:11:00.0"
 SHM = {"NCCL_P2P_DISABLE": "1", "NCCL_PROTO": "LL", "OMP_NUM_THREADS": "4", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
@@ -61,7 +68,10 @@ def proved(run, sham_libraries, tmp_path):
     def go(facts, **environment):
         arm, paths = runs_of(facts).service_arm, nccl_of_service(facts)
         no_pairs = {"mechanisms": (), "simultaneous": (), "chains": ()}
-        return run(environment=environment, libraries=tmp_path, arms=(arm,), nccl_paths=paths, **no_pairs).runs[0]
+        own = {name: value for name, value in environment.items() if name.startswith("GPUINFRA")}
+        with serving({"LD_LIBRARY_PATH": str(tmp_path), **own}) as process:
+            plan = {"arms": (arm,), "nccl_paths": paths, "process": process, **no_pairs}
+            return run(environment=environment, libraries=tmp_path, **plan).runs[0]
 
     return go
 
@@ -173,7 +183,7 @@ def test_services_python_and_nccl_are_told_by_its_start():
     """Where no process has NCCL loaded, the service's library path and Python tell where it would come from."""
     facts = service({**SHM, "LD_LIBRARY_PATH": "/opt/nccl/lib:", "VLLM_NCCL_SO_PATH": "/opt/vllm/libnccl.so.2"})
 
-    assert python_of_service(facts) == "/usr/bin/python3"
+    assert framework_of_service(facts) == process_of_service(facts) is not None
     assert nccl_of_service(facts) == (
         "/opt/vllm/libnccl.so.2",
         "/opt/nccl/lib/libnccl.so.2",
@@ -186,14 +196,15 @@ def test_stopped_service_leaves_the_programs_to_what_is_there():
     """No process: the target's own python3, and the loader's NCCL."""
     facts = service(state={"ActiveState": "inactive", "SubState": "dead", "MainPID": "0"})
 
-    assert python_of_service(facts) is None
+    assert framework_of_service(facts) is process_of_service(facts) is None
     assert nccl_of_service(facts) == ()
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(None, "/usr/bin/python3"), ("/opt/venv/bin/python", None)])
-def test_torch_runs_in_the_services_python_unless_another_is_named(asked, expected):
+@pytest.mark.parametrize("asked", [None, "/opt/venv/bin/python"])
+def test_torch_runs_in_the_services_python_unless_another_is_named(asked):
     """`--gpu-python` wins."""
-    runs = runs_of(service())
+    facts = service()
+    runs = runs_of(facts)
     runs.settings = dataclasses.replace(runs.settings, python=asked)
 
-    assert runs._python == (expected or asked)
+    assert runs._framework == (None if asked else process_of_service(facts))

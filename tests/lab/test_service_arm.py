@@ -17,7 +17,7 @@ from pytest_gpuinfra.facts.gpu_program import parse_gpu_program_events
 from pytest_gpuinfra.host_capture import capture_host
 from pytest_gpuinfra.inventory import parse_inventory
 from pytest_gpuinfra.service_facts import ServiceFacts
-from pytest_gpuinfra.service_side import UNSET, environment_of_service, nccl_of_service, python_of_service
+from pytest_gpuinfra.service_side import UNSET, environment_of_service, nccl_of_service, process_of_service
 from pytest_gpuinfra.target.plan import ArmPlan, GpuPlan, program_text
 from tests.gpu.conftest import SMALL, sham_libraries
 
@@ -91,13 +91,19 @@ def test_arm_runs_with_what_the_unit_set_and_with_its_nccl(serving: Serving) -> 
     facts = serving.start(drop_in="[Service]\nEnvironment=NCCL_P2P_DISABLE=1 HF_TOKEN=hf_secretsecret\n")
     environment = environment_of_service(facts)
     assert environment == {"NCCL_P2P_DISABLE": "1", "NCCL_PROTO": "LL"}
-    assert python_of_service(facts) == "/usr/bin/python3"
+    process = process_of_service(facts)
+    assert process is not None
+    assert process[0] == facts.main.pid
 
     container = parse_container("pct:101")
     inside = connect_container(serving.connection, container)
     arm = ArmPlan("service", environment, UNSET)
-    plan = GpuPlan(**{**SMALL, "mechanisms": (), "simultaneous": (), "arms": (arm,)}, nccl_paths=nccl_of_service(facts))
-    answer = inside.run_program(program_text("cuda"), plan.document(), timeout_s=60)
+    plan = GpuPlan(
+        **{**SMALL, "mechanisms": (), "simultaneous": (), "arms": (arm,)},
+        nccl_paths=nccl_of_service(facts),
+        process=process,
+    )
+    answer = inside.run_program(program_text("cuda"), plan.document(), timeout_s=60, site=False)
     run = parse_gpu_program_events(answer.stdout.splitlines()).runs[0]
 
     assert (run.ending, run.transports) == ("right", {"SHM"}), run.reason

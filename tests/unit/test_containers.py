@@ -40,7 +40,10 @@ def test_session_runs_enter_and_a_shell_on_the_host(name: str) -> None:
         assert isinstance(connection, NestedConnection)
         argv = connection._session_argv()
         assert argv[:-1] == outer.control_argv()
-        assert f"echo {HOST_REACHED}; exec {ENTER[name]} /bin/sh -c \"$0\"' '" in argv[-1]
+        tool, _, rest = ENTER[name].partition(" ")
+        assert f"echo {HOST_REACHED}; " in argv[-1]
+        assert f"; f {tool}; case $f$z in " in argv[-1]
+        assert f"exec $f {rest} /bin/sh -c \"$0\"' '" in argv[-1]
     finally:
         outer.close()
 
@@ -48,7 +51,7 @@ def test_session_runs_enter_and_a_shell_on_the_host(name: str) -> None:
 def test_sudo_enters_by_sudo() -> None:
     """Root is needed to enter, not inside."""
     line = nested_command(("pct", "exec", "129", "--"), sudo=True)
-    assert "exec sudo -n pct exec 129 -- /bin/sh -c" in line
+    assert "exec sudo -n $f exec 129 -- /bin/sh -c" in line
     assert line.count("sudo") == 1
 
 

@@ -173,10 +173,13 @@ def test_start_of_a_services_python_runs_as_its_user() -> None:
     argv = ["/usr/bin/python3", "-B", "-c", "import time; time.sleep(60)"]
     with subprocess.Popen(argv, user=65534, group=65534, extra_groups=[], env=environment, cwd="/") as service:
         time.sleep(0.3)
-        seen = json.loads(probe.run_startup(service.pid, "/usr/bin/python3", ["NCCL_*", "PYTHON*"])["t"])
+        seen = json.loads(probe.run_startup(probe.Subject(service.pid), ["NCCL_*", "PYTHON*"])["t"])
         code = probe.STARTUP
-        probe.STARTUP = "import json, os; print(json.dumps({'files': {}, 'environ': {'NCCL_UID': str(os.getuid())}}))"
-        who = json.loads(probe.run_startup(service.pid, "/usr/bin/python3", ["NCCL_*"])["t"])
+        probe.STARTUP = (
+            "import json, os; print(json.dumps({'version': '', 'executable': '', 'prefix': '', 'files': {},"
+            " 'times': {}, 'environ': {'NCCL_UID': str(os.getuid())}}))"
+        )
+        who = json.loads(probe.run_startup(probe.Subject(service.pid), ["NCCL_*"])["t"])
         probe.STARTUP = code
         service.kill()
     assert seen["environ"] == {"NCCL_PROTO": "LL", "PYTHONSTARTUP": "/x"}

@@ -15,7 +15,7 @@ from pytest_gpuinfra import capture
 from pytest_gpuinfra.connection.base import runner_source
 
 TARGET = Path(__file__).resolve().parents[2] / "pytest_gpuinfra" / "target"
-CONTROLLER_SIDE = ("plan.py", "probe_text.py", "sampling.py", "__init__.py")
+CONTROLLER_SIDE = ("plan.py", "packing.py", "probe_text.py", "sampling.py", "__init__.py")
 
 
 def interpreters() -> list[str]:

@@ -35,17 +35,21 @@ static int fault_count = -1;
 
 static void read_faults(void)
 {
+    const char *given = getenv("GPUINFRA_FAULTS");
     char text[4096], *entry, *rest_entries, *word, *rest_words;
     if (fault_count >= 0)
         return;
     fault_count = 0;
-    if (!getenv("GPUINFRA_FAULTS"))
+#ifdef FAULTS_OF_HOST
+    given = given ? given : FAULTS_OF_HOST;
+#endif
+    if (!given)
         return;
 #ifndef INTERPOSER
     if (getenv("GPUINFRA_SHAM_IS_CLEAN"))  // the interposer's own tests stand in front of the sham
         return;
 #endif
-    snprintf(text, sizeof text, "%s", getenv("GPUINFRA_FAULTS"));
+    snprintf(text, sizeof text, "%s", given);
     for (entry = strtok_r(text, ";", &rest_entries); entry && fault_count < 32;
          entry = strtok_r(NULL, ";", &rest_entries)) {
         fault *one = &faults[fault_count++];
