@@ -200,6 +200,15 @@ class HostCollective:
                 f"this run is not about {', '.join(self.missing)}",
                 remedy="name every host of the group by --gpu-host",
             )
+        then = None if self.recorded is None else CollectiveExpectation.model_validate(self.recorded["expect"])
+        for key in () if then is None else ("members", "backend", "ranks", "environment"):
+            recorded, expected = getattr(then, key), getattr(self.expect, key)
+            if recorded != expected:
+                raise FactUnavailable(
+                    f"group {self.name}",
+                    f"the recording is of {key} {recorded!r}, and the inventory has {expected!r}",
+                    remedy="correct the inventory, or run on the hosts themselves",
+                )
         for member in self.members:
             if member.trouble and self.recorded is None:
                 raise FactUnavailable(f"group {self.name}", f"{member.alias}: {member.trouble}")
@@ -215,7 +224,13 @@ class HostCollective:
             said = self.said[name] = self._ask(name, members)
         parts, errors = {}, {}
         for member in members:
-            told = said[member.alias]
+            told = said.get(member.alias)
+            if told is None:
+                raise FactUnavailable(
+                    f"group {self.name}",
+                    f"the recording's run {name} holds nothing of {member.alias}",
+                    remedy="run on the hosts themselves",
+                )
             if told.get("error"):
                 errors[member.alias] = told["error"]
             if told["lines"]:

@@ -279,7 +279,7 @@ def _recorded_address(alias: str, recorded: RecordedHost) -> str:
 def _not_followed(recorded: RecordedHost) -> dict[str, Any]:
     """Give what replaces keys of a recorded expectation: no file of this machine, and the endpoint that was asked."""
     asked = recorded.gathered.get("endpoint")
-    if asked is None:
+    if asked is None or recorded.spec.get("endpoint") is None:
         return {"prompts": ()}
     return {"prompts": (), "endpoint": None if asked.get("embedded") else asked["address"]}
 
