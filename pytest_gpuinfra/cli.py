@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pytest_gpuinfra import __version__
+from pytest_gpuinfra.visible import visible, visible_json
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.host import GpuHost
     from pytest_gpuinfra.recording import Recording
+
+
+class _Page(click.Path):
+    """A file whose ending says its format."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).endswith((".md", ".html", ".htm")):
+            self.fail(f"{value!r} ends in neither .md nor .html, which are what is written", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_PAGE = _Page()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -72,7 +85,9 @@ def check(file: str) -> None:
     try:
         inventory = read_inventory(Path(file))
     except InventoryError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(visible(str(error))) from None
+    if not inventory.hosts:
+        click.echo(f"{file}: names no host" + ("" if inventory.defaults or inventory.groups else ", and is empty"))
     for alias, host in inventory.hosts.items():
         devices = sum(len(row.pci) for row in host.expect.devices)
         click.echo(f"{alias}: {devices} devices expected" if devices else f"{alias}: no device expected")
@@ -96,7 +111,7 @@ def _recording(path: str) -> Recording:
             raise RecordingError(f"{path}: the folder holds no recording (*.json)")
         return join(read_recording(file) for file in files)
     except RecordingError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(visible(str(error))) from None
 
 
 def _only(recording: Recording, aliases: tuple[str, ...], path: str) -> Recording:
@@ -131,7 +146,9 @@ def _only(recording: Recording, aliases: tuple[str, ...], path: str) -> Recordin
     default="terminal",
     show_default=True,
 )
-@click.option("-o", "--output", type=click.Path(), help="write there instead (format by its ending: .md, .html, .json)")
+@click.option(
+    "-o", "--output", type=click.Path(), help="write there instead (format by its ending: .md, .html, .json, .txt)"
+)
 @click.pass_context
 def compare(
     context: click.Context, before: str, after: str, allow: tuple[str, ...], noise: float, form: str, output: str | None
@@ -147,18 +164,20 @@ def compare(
     from pytest_gpuinfra.errors import GpuInfraError
     from pytest_gpuinfra.report import compare_text
 
+    endings = {".md": "markdown", ".html": "html", ".json": "json", ".txt": "terminal"}
+    if output and Path(output).suffix not in endings and form == "terminal":
+        raise click.UsageError(f"{output!r} ends in none of {', '.join(endings)}, which are what is written")
     try:
         found = core.compare(_recording(before), _recording(after), allow=allow, noise=noise)
     except GpuInfraError as error:
-        raise click.UsageError(str(error)) from None
-    endings = {".md": "markdown", ".html": "html", ".json": "json"}
+        raise click.UsageError(visible(str(error))) from None
     form = endings.get(Path(output).suffix, form) if output else form
     writers = {"markdown": compare_text.as_markdown, "html": compare_text.as_html, "json": compare_text.as_json}
     if form == "terminal":
-        from rich.console import Console
+        from pytest_gpuinfra.report.escaped import VisibleConsole
 
         stream = open(output, "w", encoding="utf-8") if output else None  # noqa: SIM115
-        compare_text.show(found, Console(file=stream, highlight=False))
+        compare_text.show(found, VisibleConsole(file=stream, highlight=False))
     elif output:
         Path(output).write_text(writers[form](found), encoding="utf-8")
     else:
@@ -169,7 +188,7 @@ def compare(
 @main.command()
 @click.argument("recording", type=click.Path())
 @click.option(
-    "-o", "--output", multiple=True, type=click.Path(), help="FILE.md or FILE.html; repeats (default: Markdown, here)"
+    "-o", "--output", multiple=True, type=_PAGE, help="FILE.md or FILE.html; repeats (default: Markdown, here)"
 )
 @click.option("--host", "hosts", multiple=True, metavar="ALIAS", help="only this host of the recording; repeats")
 def report(recording: str, output: tuple[str, ...], hosts: tuple[str, ...]) -> None:
@@ -243,12 +262,13 @@ def init(name: str, alias: str | None, sudo: bool, ssh_config: str | None, outpu
         finally:
             run.close()
     except GpuInfraError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(visible(str(error))) from None
+    text = visible_json("\n".join(texts))
     if output:
-        Path(output).write_text("\n".join(texts), encoding="utf-8")
+        Path(output).write_text(text, encoding="utf-8")
         click.echo(f"{output}: pytest --gpu-host={alias or selected[0].alias} --gpu-inventory={output} judges by it")
     else:
-        click.echo("\n".join(texts), nl=False)
+        click.echo(text, nl=False)
 
 
 def _declared_address(host: GpuHost) -> str | None:
@@ -274,7 +294,7 @@ def _declared_address(host: GpuHost) -> str | None:
     help="folder or file of FOLDER, a glob, whose run judged several hosts from outside ('share-*'); repeats. Every "
     "other place speaks for the host that it is named for, and for no other",
 )
-@click.option("-o", "--output", multiple=True, type=click.Path(), help="one page: FILE.md or FILE.html; repeats")
+@click.option("-o", "--output", multiple=True, type=_PAGE, help="one page: FILE.md or FILE.html; repeats")
 @click.option("--alluredir", type=click.Path(), help="one set of Allure results; a new or empty folder")
 @click.option("--junitxml", type=click.Path(), help="one JUnit file")
 @click.option("--recording", type=click.Path(), help="one recording of all nodes")
@@ -305,6 +325,6 @@ def merge(context: click.Context, /, folder: str, **options: Any) -> None:
     try:
         context.exit(run_merge(folder, MergeOptions(**options)))
     except GpuInfraError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(visible(str(error))) from None
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from pytest_gpuinfra.report.masked import masker_of
+from pytest_gpuinfra.report.masked import shown_of
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.run import Run
@@ -27,7 +27,7 @@ def show_findings(console: Console, run: Run) -> None:
 
     Of many hosts, those whose items all passed or were skipped are left out: a diagnosis takes its time for each.
     """
-    mask = masker_of(run).text
+    mask = shown_of(run).text
     for alias in run.hosts:
         if len(run.hosts) > _IN_FULL and alias not in run.wrong:
             continue

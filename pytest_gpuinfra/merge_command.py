@@ -12,11 +12,11 @@ from rich.console import Console
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.input_file import read_text
 from pytest_gpuinfra.inventory import read_inventory
-from pytest_gpuinfra.masking import mask_text
 from pytest_gpuinfra.merge import Merged, merge_folder
 from pytest_gpuinfra.merge_reports import write_allure, write_junit
 from pytest_gpuinfra.naming.hostlist import expand
 from pytest_gpuinfra.recording import Recording, write_recording
+from pytest_gpuinfra.report.escaped import VisibleConsole, readable
 from pytest_gpuinfra.report.fleet import Fleet, make_fleet
 from pytest_gpuinfra.report.fleet_text import show_fleet, show_troubles
 from pytest_gpuinfra.report.page import make_page
@@ -72,7 +72,7 @@ def run_merge(folder: str, options: MergeOptions, console: Console | None = None
         RecordingError, InventoryError: The folder, a hostlist or an inventory cannot be used.
         OSError: A report cannot be written.
     """
-    console = console or Console(highlight=False)
+    console = console or VisibleConsole(highlight=False)
     spool = Spool()
     try:
         return _run(folder, options, console, spool)
@@ -90,7 +90,7 @@ def _run(folder: str, options: MergeOptions, console: Console, spool: Spool) -> 
     show_troubles(fleet, console)
     show_fleet(fleet, console)
     for line in (*merged.notes, *lines):
-        console.print(mask_text(line), markup=False, soft_wrap=True)
+        console.print(readable(line), markup=False, soft_wrap=True)
     return exit_status(merged.recording, fleet.numbers.stragglers, options.outliers, options.unknown)
 
 

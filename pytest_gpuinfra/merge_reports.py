@@ -15,12 +15,12 @@ from xml.etree import ElementTree
 
 from pytest_gpuinfra.errors import RecordingError
 from pytest_gpuinfra.input_file import read_bytes, read_text
-from pytest_gpuinfra.masking import mask_text
 from pytest_gpuinfra.merge import Merged
 from pytest_gpuinfra.merge_checks import AREA, Trouble
 from pytest_gpuinfra.merge_files import MOST_BYTES, read_json
 from pytest_gpuinfra.merge_node import rename_id
 from pytest_gpuinfra.report.allure_files import categories
+from pytest_gpuinfra.report.escaped import readable
 from pytest_gpuinfra.report.fleet import Fleet
 from pytest_gpuinfra.report.fleet_picture import write_fleet
 from pytest_gpuinfra.visible import visible
@@ -59,8 +59,8 @@ def write_junit(path: Path, merged: Merged) -> None:
         name = trouble.id.rpartition("::")[2]
         case = ElementTree.SubElement(suite, "testcase", {"classname": AREA.removesuffix(".py").replace("/", ".")})
         case.set("name", name)
-        error = ElementTree.SubElement(case, "error", {"message": mask_text(trouble.reason)})
-        error.text = mask_text(trouble.message)
+        error = ElementTree.SubElement(case, "error", {"message": readable(trouble.reason)})
+        error.text = readable(trouble.message)
     for word in ("tests", "failures", "errors", "skipped"):
         root.set(word, str(sum(int(one.get(word) or 0) for one in root.findall("testsuite"))))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -222,7 +222,7 @@ def _trouble_result(trouble: Trouble) -> Mapping[str, Any]:
         "testCaseId": _digest("case", test),
         "historyId": _digest("history", trouble.node, test),
         "status": "broken",
-        "statusDetails": {"message": mask_text(trouble.message), "trace": mask_text(trouble.message)},
+        "statusDetails": {"message": readable(trouble.message), "trace": readable(trouble.message)},
         "stage": "finished",
         "start": now,
         "stop": now,

@@ -7,6 +7,7 @@ Without `--gpu-host` it registers options and fixtures and does nothing else.
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -102,11 +103,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--gpu-python",
+        type=_program,
         metavar="FILE",
         help="Python on the target that has torch, for the checks by torch (default: the service's, else python3)",
     )
     group.addoption(
         "--gpu-endpoint",
+        type=_endpoint,
         metavar="URL",
         help="inference endpoint of every host, as seen from where the service runs (http://localhost:30000), in place "
         "of the inventory's; a loopback address is reached through a tunnel. 'embedded' starts llama.cpp's server with "
@@ -164,6 +167,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpu-summary",
         action="append",
+        type=_page,
         default=[],
         metavar="FILE",
         help="write the run on one page: FILE.md for a pull request's comment, FILE.html for a browser or a mail; "
@@ -195,6 +199,33 @@ def _seconds(text: str) -> float:
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"takes a number of seconds above 0, not {text!r}")
     return value
+
+
+def _page(text: str) -> str:
+    import argparse
+
+    if not text.endswith((".md", ".html", ".htm")):
+        raise argparse.ArgumentTypeError(f"takes FILE.md or FILE.html, not {text!r}")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    import argparse
+
+    from pytest_gpuinfra.naming.destination import url_refusal
+
+    reason = "" if text in ("embedded", "none") else url_refusal(text)
+    if reason:
+        raise argparse.ArgumentTypeError(f"takes a URL, 'embedded' or 'none': {reason}: {text!r}")
+    return text
+
+
+def _program(text: str) -> str:
+    import argparse
+
+    if text.startswith("-") or not text.isprintable() or not text.strip():
+        raise argparse.ArgumentTypeError(f"takes a program on the target, not {text!r}")
+    return text
 
 
 def _count(text: str) -> int:
@@ -275,6 +306,9 @@ def _make_run(config: pytest.Config) -> Run | None:
     if not names or RUN in config.stash:
         return config.stash.get(RUN, None)
     _refuse_reboot(config, {})
+    ssh_config = config.getoption("--gpu-ssh-config")
+    if ssh_config and os.path.exists(ssh_config) and not os.path.isfile(ssh_config):
+        raise pytest.UsageError(f"gpuinfra: --gpu-ssh-config={ssh_config}: is no regular file")
     early = _open_early(config, names)
     try:
         run = _read_run(config, names)
@@ -379,7 +413,9 @@ def _read_run(config: pytest.Config, names: list[str]) -> Run:
                 dict(request) for answer in config.hook.pytest_gpuinfra_requests(config=config) for request in answer
             ]
     except GpuInfraError as error:
-        raise pytest.UsageError(f"gpuinfra: {error}") from None
+        from pytest_gpuinfra.visible import visible
+
+        raise pytest.UsageError(f"gpuinfra: {visible(str(error))}") from None
     run.baseline = baseline
     run.list_baseline_areas()
     return run

@@ -32,6 +32,7 @@ from pytest_gpuinfra.masking import Masker
 from pytest_gpuinfra.naming.named import ALIAS
 from pytest_gpuinfra.recording_model import FORMAT, VERSION, HostData, ResultData, RunData, fault_of
 from pytest_gpuinfra.recording_size import bounded
+from pytest_gpuinfra.visible import visible_json
 
 MOST_BYTES = 512 << 20
 """Size of a recording, at most; one of 1,000 hosts has some 200 MB."""
@@ -140,7 +141,7 @@ def _document_text(recording: Recording, masker: Masker) -> Iterator[str]:
 
 def _inner_text(data: dict[str, Any]) -> str:
     """Write an object as it stands in the document, without its braces."""
-    return json.dumps(data, sort_keys=True, indent=1, ensure_ascii=False)[2:-2]
+    return visible_json(json.dumps(data, sort_keys=True, indent=1, ensure_ascii=False)[2:-2])
 
 
 def _umask() -> int:
@@ -224,7 +225,7 @@ def _host(alias: str, data: Any, damage: str, known: set[str]) -> RecordedHost |
         try:
             parse_inventory({"hosts": {alias: host.spec}}, f"hosts.{alias}.spec")
         except InventoryError as error:
-            return error.reason
+            return " ".join(error.reason.split())
         known.add(key)
     return RecordedHost(host.spec, Capture(alias=alias, **dict(host.capture)), host.gathered)
 

@@ -13,8 +13,8 @@ from pytest_gpuinfra import __version__
 from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.host_facts import HostFacts
 from pytest_gpuinfra.inventory import HostSpec
-from pytest_gpuinfra.masking import mask_text
-from pytest_gpuinfra.report.masked import masker_of
+from pytest_gpuinfra.report.escaped import readable
+from pytest_gpuinfra.report.masked import shown_of
 from pytest_gpuinfra.report.pair_matrix import cuda_program
 from pytest_gpuinfra.run import Run
 
@@ -57,7 +57,7 @@ def is_flaky(full_name: str) -> bool:
 def write_allure_files(directory: Path, run: Run, environ: Mapping[str, str]) -> None:
     """Write environment.properties, executor.json and categories.json beside the results."""
     directory.mkdir(parents=True, exist_ok=True)
-    mask = masker_of(run).text
+    mask = shown_of(run).text
     lines = "".join(
         f"{name.replace(' ', '_')}={_escaped(mask(value))}\n" for name, value in environment_of(run).items()
     )
@@ -115,7 +115,7 @@ def versions_of(facts: HostFacts, spec: HostSpec, gathered: Mapping[str, Any]) -
         except GpuInfraError as error:
             value = f"not observed: {error.reason}"
         if value:
-            found[name] = mask_text(value)
+            found[name] = readable(value)
     return found
 
 
@@ -146,8 +146,8 @@ def _executor(name: str, kind: str, build: str | None, order: str | None, url: s
     return {
         "name": name,
         "type": kind,
-        "buildName": mask_text(f"{build or name} #{order or '?'}"),
-        "buildUrl": mask_text(url or ""),
+        "buildName": readable(f"{build or name} #{order or '?'}"),
+        "buildUrl": readable(url or ""),
         **({"buildOrder": int(order)} if order and order.isdecimal() else {}),
     }
 

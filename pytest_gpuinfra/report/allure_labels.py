@@ -20,12 +20,13 @@ from pytest_gpuinfra.host import GpuHost
 from pytest_gpuinfra.report.allure_files import category_of, is_flaky
 from pytest_gpuinfra.report.endpoint_picture import draw_endpoint, figures_of
 from pytest_gpuinfra.report.identity import Identity, identify
-from pytest_gpuinfra.report.masked import masker_of
+from pytest_gpuinfra.report.masked import shown_of
 from pytest_gpuinfra.report.pair_matrix import PairMatrix, matrix_of
 from pytest_gpuinfra.report.pair_picture import draw
 from pytest_gpuinfra.run import Run
 from pytest_gpuinfra.session import OBSERVED, target_of
 from pytest_gpuinfra.targets import DirectedPair, Target
+from pytest_gpuinfra.visible import visible_json
 
 _PIECES = 24
 """Pieces of evidence of one item that Allure shows; the names of others are told."""
@@ -39,7 +40,7 @@ class MaskedFiles(AllureFileLogger):
 
     def __init__(self, original: AllureFileLogger, run: Run) -> None:
         super().__init__(original._report_dir)  # type: ignore[no-untyped-call]
-        self._mask = masker_of(run)
+        self._mask = shown_of(run)
 
     def _report_item(self, item: Any) -> None:
         _mask_object(item, self._mask.text)
@@ -90,7 +91,7 @@ class AllurePlugin:
         self._pictured: dict[str, int] = {}
         self._matrices: dict[str, PairMatrix | None] = {}
         self._files: set[str] = set()
-        self._mask = masker_of(run).text
+        self._mask = shown_of(run).text
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
@@ -173,8 +174,9 @@ class AllurePlugin:
         for piece in pieces[:_PIECES]:
             kind, text = AttachmentType.TEXT, piece.text
             if text.lstrip()[:1] in ("{", "["):
-                with contextlib.suppress(ValueError):
-                    text, kind = json.dumps(json.loads(text), indent=1, ensure_ascii=False), AttachmentType.JSON
+                with contextlib.suppress(ValueError, RecursionError):
+                    text = visible_json(json.dumps(json.loads(text), indent=1, ensure_ascii=False))
+                    kind = AttachmentType.JSON
             self._attach(result, piece.name, text, kind)
         if len(pieces) > _PIECES:
             left = "\n".join(piece.name for piece in pieces[_PIECES:])

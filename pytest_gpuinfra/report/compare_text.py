@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from pytest_gpuinfra.compare import Comparison
-from pytest_gpuinfra.masking import mask_data, mask_text
+from pytest_gpuinfra.masking import mask_data
 from pytest_gpuinfra.report.change_rows import TITLES, group, headline
-from pytest_gpuinfra.report.escaped import escape
+from pytest_gpuinfra.report.escaped import escape, readable
 from pytest_gpuinfra.report.page_text import breakable, document, markdown_line
+from pytest_gpuinfra.visible import visible_json
 
 _STYLES = {"regression": "bold red", "expected": "cyan", "better": "green"}
 _LISTED = 40
@@ -23,11 +24,11 @@ def show(comparison: Comparison, console: Console) -> None:
     """Print a comparison."""
     console.print(Text(f"before: {comparison.before}   after: {comparison.after}", "dim"))
     for host in comparison.hosts:
-        console.print(Text(mask_text(headline(host)), "bold"), soft_wrap=True)
+        console.print(Text(readable(headline(host)), "bold"), soft_wrap=True)
         for weight, title in TITLES:
             rows = group(host.of(weight))
             for name, what in rows[:_LISTED]:
-                line = Text(f"  {title.lower()}: ", _STYLES[weight]) + Text(mask_text(f"{name}: {what}"))
+                line = Text(f"  {title.lower()}: ", _STYLES[weight]) + Text(readable(f"{name}: {what}"))
                 console.print(line, soft_wrap=True)
             if len(rows) > _LISTED:
                 console.print(Text(f"  and {len(rows) - _LISTED} more {title.lower()}", "dim"))
@@ -52,7 +53,7 @@ def as_json(comparison: Comparison) -> str:
             for host in comparison.hosts
         ],
     }
-    return json.dumps(mask_data(data), indent=1, ensure_ascii=False) + "\n"
+    return visible_json(json.dumps(mask_data(data), indent=1, ensure_ascii=False)) + "\n"
 
 
 def as_markdown(comparison: Comparison) -> str:
@@ -69,7 +70,7 @@ def as_markdown(comparison: Comparison) -> str:
                 parts += [f"| and {len(rows) - _LISTED} more | |"] if len(rows) > _LISTED else []
                 parts.append("")
     parts += [f"- allowed nothing: {markdown_line(pattern)}" for pattern in comparison.unused]
-    return mask_text("\n".join(parts).rstrip() + "\n")
+    return readable("\n".join(parts).rstrip() + "\n")
 
 
 def as_html(comparison: Comparison) -> str:
@@ -91,4 +92,4 @@ def as_html(comparison: Comparison) -> str:
                 body += [f"<tr><td>and {len(rows) - _ROWS} more</td><td></td></tr>"] if len(rows) > _ROWS else []
                 body.append("</table>")
     body += [f'<p class="dim">allowed nothing: {escape(pattern)}</p>' for pattern in comparison.unused]
-    return mask_text(document("Before and after", body))
+    return readable(document("Before and after", body))

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from pytest_gpuinfra.masking import mask_text
-from pytest_gpuinfra.report.escaped import escape
+from pytest_gpuinfra.report.escaped import escape, readable
 from pytest_gpuinfra.report.pair_picture import STYLE
 
 _WIDTH, _LEFT, _RIGHT = 800, 236, 250
@@ -77,7 +76,7 @@ def figures_of(gathered: Mapping[str, Any]) -> EndpointFigures | None:
                     groups[title].append(Strip(label, tuple(map(float, one[key])), unit, failed))
         groups["whole answers"] = _exchanges(endpoint.get("exchanges", ()))
         return EndpointFigures(
-            mask_text(str(endpoint.get("address"))),
+            readable(str(endpoint.get("address"))),
             rungs,
             float(readiness.get("waited_s") or 0.0),
             {title: strips for title, strips in groups.items() if strips},
@@ -91,7 +90,7 @@ def _exchanges(exchanges: Sequence[Mapping[str, Any]]) -> list[Strip]:
     times: dict[str, list[float]] = {}
     failed: dict[str, int] = {}
     for one in exchanges:
-        path = mask_text(str(one["path"]).partition("?")[0])
+        path = readable(str(one["path"]).partition("?")[0])
         label = f"{one['method']} {path}"
         if one.get("status") not in (None, 200):
             label += f", {one['status']}"

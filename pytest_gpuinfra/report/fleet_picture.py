@@ -6,8 +6,7 @@ import json
 import uuid
 from pathlib import Path
 
-from pytest_gpuinfra.masking import mask_text
-from pytest_gpuinfra.report.escaped import escape
+from pytest_gpuinfra.report.escaped import escape, readable
 from pytest_gpuinfra.report.fleet import SIGN_LINE, SIGNS, WORDS, Fleet, FleetRow, folded
 from pytest_gpuinfra.report.fleet_html import plotted
 from pytest_gpuinfra.report.fleet_plot import draw_group
@@ -102,7 +101,7 @@ def write_fleet(directory: Path, fleet: Fleet) -> None:
     attachments = []
     for name, picture in pictures.items():
         source = f"{uuid.uuid4()}-attachment.svg"
-        (directory / source).write_text(mask_text(picture), encoding="utf-8")
+        (directory / source).write_text(readable(picture), encoding="utf-8")
         attachments.append({"name": name, "source": source, "type": "image/svg+xml"})
     document = {"attachments": attachments, "errors": []}
     (directory / f"{uuid.uuid4()}-globals.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

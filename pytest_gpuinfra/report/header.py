@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.host import GpuHost
-from pytest_gpuinfra.masking import mask_text
+from pytest_gpuinfra.report.escaped import readable
 from pytest_gpuinfra.run import Run
 
 SHOWN = 12
@@ -29,7 +29,7 @@ def header_lines(run: Run) -> list[str]:
         lines.append(f"gpuinfra: and {len(failed) - SHOWN} more that were not reached")
     for host in hosts:
         lines += [f"gpuinfra: {host.alias}: warning: {warning}" for warning in host.expect.warnings()]
-    return [mask_text(line) for line in lines]
+    return [readable(line) for line in lines]
 
 
 def _line(host: GpuHost) -> str:

@@ -11,12 +11,18 @@ from typing import TextIO
 import pytest
 
 from pytest_gpuinfra.masking import Masker
+from pytest_gpuinfra.report.escaped import Shown
 from pytest_gpuinfra.run import Run
 
 
 def masker_of(run: Run) -> Masker:
     """Give the masker of a run: it knows the endpoints' API keys by value."""
     return Masker(os.environ.get(name, "") for name in run.key_variables)
+
+
+def shown_of(run: Run) -> Shown:
+    """Give what makes a run's texts such as people may see."""
+    return Shown(masker_of(run))
 
 
 class MaskedStream(io.TextIOBase):
@@ -46,7 +52,7 @@ class MaskedReports:
     """Masks the reports of a session that is about hosts."""
 
     def __init__(self, run: Run) -> None:
-        self._text = lru_cache(1024)(masker_of(run).text)
+        self._text = lru_cache(1024)(shown_of(run).text)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -58,6 +64,9 @@ class MaskedReports:
         elif report.longrepr is not None:
             text = report.longreprtext
             masked = self._text(text)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            if crash is not None:
+                crash.message = self._text(crash.message)
             if masked != text or isinstance(report.longrepr, str):
                 report.longrepr = masked
         report.sections = [(name, self._text(text)) for name, text in report.sections]

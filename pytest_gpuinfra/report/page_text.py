@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpuinfra.masking import Masker, mask_text
+from pytest_gpuinfra.masking import Masker
 from pytest_gpuinfra.report.change_rows import Since
 from pytest_gpuinfra.report.endpoint_picture import draw_endpoint
-from pytest_gpuinfra.report.escaped import escape
+from pytest_gpuinfra.report.escaped import Shown, escape, readable
 from pytest_gpuinfra.report.fleet_html import fleet_html
 from pytest_gpuinfra.report.fleet_matrix import FLEET_STYLE
 from pytest_gpuinfra.report.fleet_text import fleet_markdown
@@ -30,7 +30,7 @@ def write_page(path: Path, page: Page, masker: Masker | None = None) -> None:
     """
     text = page_html(page) if path.suffix in (".html", ".htm") else page_markdown(page)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text((masker or Masker()).text(text), encoding="utf-8")
+    path.write_text(Shown(masker or Masker()).text(text), encoding="utf-8")
 
 
 def page_markdown(page: Page) -> str:
@@ -63,7 +63,7 @@ def page_markdown(page: Page) -> str:
             parts += [f"- {markdown_line(reason)} ({count})" for reason, count in list(host.skipped.items())[:_LISTED]]
             parts += ["", "</details>"]
     parts += ["", "---", _footer(page)]
-    return mask_text("\n".join(parts) + "\n")
+    return readable("\n".join(parts) + "\n")
 
 
 def _in_full(page: Page) -> tuple[Sequence[HostPage], int]:
@@ -169,7 +169,7 @@ def page_html(page: Page) -> str:
     for host in shown:
         body += _html_host(host, page.since.get(host.alias))
     body.append(f"<footer>{escape(_footer(page))}</footer>")
-    return mask_text(document("May these GPU hosts take traffic?", body))
+    return readable(document("May these GPU hosts take traffic?", body))
 
 
 def document(title: str, body: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Self
 
 import pytest
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,7 +18,7 @@ from rich.progress import (
 
 from pytest_gpuinfra.captures import Standing
 from pytest_gpuinfra.host import GpuHost, aliases_text
-from pytest_gpuinfra.masking import mask_text
+from pytest_gpuinfra.report.escaped import VisibleConsole, readable
 from pytest_gpuinfra.run import Run
 
 _LINE_EVERY_S = 10.0
@@ -46,7 +45,7 @@ class CaptureProgress:
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
                 TextColumn("{task.description}", markup=False),
-                console=Console(file=self._writer._file, force_terminal=True),
+                console=VisibleConsole(file=self._writer._file, force_terminal=True),
                 transient=True,
             )
 
@@ -68,7 +67,7 @@ class CaptureProgress:
 
     def _note(self, line: str) -> None:
         """Take down what a host that is waited for lacks."""
-        self._told = mask_text(line)
+        self._told = readable(line)
 
     def done(self, host: GpuHost) -> None:
         """Take down that a host has answered, or failed to."""

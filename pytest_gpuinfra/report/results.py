@@ -22,6 +22,7 @@ from pytest_gpuinfra.diagnosis_text import show_findings
 from pytest_gpuinfra.endings import OBSERVING
 from pytest_gpuinfra.errors import GpuInfraError, RecordingError
 from pytest_gpuinfra.recording import Recording, write_recording
+from pytest_gpuinfra.report.escaped import VisibleConsole
 from pytest_gpuinfra.report.masked import MaskedStream, masker_of
 from pytest_gpuinfra.report.message import parse_message
 from pytest_gpuinfra.report.pair_matrix import matrix_of
@@ -202,7 +203,7 @@ class ResultsPlugin:
             return
         terminalreporter.section("GPU hosts", sep="=", bold=True)
         writer = self._config.get_terminal_writer()
-        console = Console(
+        console = VisibleConsole(
             file=cast("IO[str]", MaskedStream(writer._file, masker_of(self._run))),
             width=max(80, writer.fullwidth),
             force_terminal=writer.hasmarkup,

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pytest_gpuinfra.masking import mask_text
+from pytest_gpuinfra.report.escaped import readable
 
 EVERY_S = 5.0
 
@@ -33,4 +33,4 @@ class WorkProgress:
             return
         self._last = now
         reporter.ensure_newline()
-        reporter.write_line(mask_text(f"gpuinfra: {line}"))
+        reporter.write_line(readable(f"gpuinfra: {line}"))

@@ -28,7 +28,7 @@ def refused(directory: Path, *arguments: str) -> str:
         ("--gpu-host=node-*", "matches no alias"),
         ("--gpu-host=-oProxyCommand=x", "does not begin with a dash"),
         ("--gpu-host=root@a b", "holds no space"),
-        ("--gpu-host=replay:nothing.json", "nothing.json: the recording cannot be read"),
+        ("--gpu-host=replay:nothing.json", "nothing.json: cannot be read"),
     ],
 )
 def test_wrong_host_is_refused(tmp_path: Path, option: str, said: str) -> None:

@@ -122,12 +122,24 @@ def planted() -> dict[str, Any]:
     host["gathered"] = {
         "endpoint": {
             "address": f"http://user:{SECRETS['in an address']}@localhost:1",
-            "readiness": {"models": []},
+            "readiness": {
+                "base_url": "http://localhost:1",
+                "rungs": [],
+                "stop": "deadline",
+                "waited_s": 1.0,
+                "wait_s": 1.0,
+                "expected_model": None,
+                "models": [],
+                "unit": None,
+                "history": [],
+            },
             "exchanges": [
                 {
                     "method": "GET",
                     "path": f"/v1?sig={SECRETS['in a query']}",
                     "request": "",
+                    "status": 200,
+                    "headers": {},
                     "pieces": list(TEXTS.values()),
                 }
             ],
