@@ -24,7 +24,7 @@ def granted(user: str, group: str) -> list[str]:
 def test_what_is_granted_is_what_is_asked_for() -> None:
     """The text behind `sudo -n` in the session's command line is that of the file, for each Python."""
     line = remote_command(sudo="read")
-    asked = line.partition("exec sudo -n ")[2].partition("$p ")[0]
+    asked = line.partition("exec sudo -n ")[2].partition("$f ")[0]
     asked = asked.replace("$(id -un)", "op").replace("$(id -gn)", "users")
 
     assert granted("op", "users") == [f"{asked}{python} *" for python in READ_PYTHONS]
