@@ -28,7 +28,7 @@ def test_what_is_granted_is_what_is_asked_for() -> None:
     asked = asked.replace("$(id -un)", "op").replace("$(id -gn)", "users")
 
     assert granted("op", "users") == [f"{asked}{python} *" for python in READ_PYTHONS]
-    assert f"for p in {' '.join(READ_PYTHONS)}; do" in line
+    assert f"for f in {' '.join(READ_PYTHONS)}; do" in line
 
 
 def test_wildcard_stands_behind_the_program_alone() -> None:
