@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.endpoint.error_body import ErrorBody, parse_error_body
-from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer
+from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer, bare
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.endpoint.client import InferenceEndpoint
@@ -75,7 +75,7 @@ def _send(endpoint: InferenceEndpoint, name: str, body: bytes) -> Refusal:
     try:
         answer = endpoint.post("/v1/chat/completions", body, total_s=60.0)
     except (NoAnswer, BrokenAnswer) as failure:
-        return Refusal(name, None, failure=failure)
+        return Refusal(name, None, failure=bare(failure))
     return Refusal(name, answer.status, parse_error_body(answer.text), answer.text[:2000])
 
 

@@ -58,7 +58,7 @@ class InferenceEndpoint:
         api_key_env: str | None = None,
         api: Literal["chat", "completions"] = "chat",
         timeouts: Timeouts | None = None,
-        max_answer_bytes: int = 8 * 1024 * 1024,
+        max_answer_bytes: int = 2 * 1024 * 1024,
         transport: httpx.BaseTransport | None = None,
         connect: Callable[[float], None] | None = None,
         verify: ssl.SSLContext | bool = True,

@@ -8,9 +8,11 @@ Two ways in which a request has no good answer.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from pytest_gpuinfra.errors import EndpointError
+
+FailureT = TypeVar("FailureT", bound=EndpointError)
 
 NoAnswerKind: TypeAlias = Literal[
     "refused", "closed", "unreachable", "tls", "deadline", "unauthorized", "throttled", "no-model"
@@ -92,3 +94,9 @@ class BrokenAnswer(EndpointError):
         self.kind: BrokenAnswerKind = kind
         self.status = status
         self.text = text[:4000]
+
+
+def bare(failure: FailureT) -> FailureT:
+    """Give a failure that is to be kept without what it was made of: frames that hold whole answers."""
+    failure.__context__ = failure.__cause__ = None
+    return failure.with_traceback(None)

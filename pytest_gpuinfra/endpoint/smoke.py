@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_gpuinfra.endpoint.chat import ChatAnswer
-from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer
+from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer, bare
 from pytest_gpuinfra.endpoint.prompts import Prompt
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 
@@ -56,7 +56,7 @@ def ask_prompt(endpoint: InferenceEndpoint, prompt: Prompt, *, stream: bool = Fa
             )
         return Asked(prompt, streamed.answer, stream=streamed)
     except (NoAnswer, BrokenAnswer) as failure:
-        return Asked(prompt, failure=failure)
+        return Asked(prompt, failure=bare(failure))
 
 
 def ask_repeatedly(endpoint: InferenceEndpoint, prompt: Prompt, times: int) -> tuple[Asked, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_gpuinfra.endpoint.engine import EngineFacts, read_engine
-from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer
+from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer, bare
 from pytest_gpuinfra.endpoint.metrics import pick_metrics
 from pytest_gpuinfra.endpoint.speculation import SpeculationCounters, SpeculationRun, grown, speculation_from
 from pytest_gpuinfra.endpoint.throughput import PROMPTS
@@ -56,7 +56,7 @@ def run_speculation(
         try:
             answer = endpoint.ask(prompts[at % len(prompts)])
         except (NoAnswer, BrokenAnswer) as error:
-            failures.append(error)
+            failures.append(bare(error))
             continue
         answered += 1
         tokens += answer.usage.completion_tokens or 0

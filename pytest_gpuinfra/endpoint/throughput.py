@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer
+from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer, bare
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.errors import EndpointError
 
@@ -102,7 +102,7 @@ def measure_throughput(
             answer = endpoint.stream(prompts[at % len(prompts)], max_tokens=limit, total_s=total_s)
         except (NoAnswer, BrokenAnswer) as error:
             with lock:
-                failures.append(error)
+                failures.append(bare(error))
         else:
             with lock:
                 answers.append(answer)
@@ -151,7 +151,7 @@ def background_load(
             try:
                 results.append(endpoint.stream(prompts[at % len(prompts)], max_tokens=limit))
             except (NoAnswer, BrokenAnswer) as error:
-                results.append(error)
+                results.append(bare(error))
                 done.wait(0.5)
             at += 1
 

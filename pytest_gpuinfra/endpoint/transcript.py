@@ -20,6 +20,9 @@ from typing import Any
 import httpx
 
 MAX_PIECE_BYTES = 1024 * 1024
+MAX_BYTES = 8 * MAX_PIECE_BYTES
+"""Of all bodies together; of what comes afterwards the beginnings are kept."""
+_BEGINNING_BYTES = 4096
 _KEPT_HEADERS = ("content-type", "content-encoding", "server", "location", "retry-after")
 _FAILURES: dict[str, type[httpx.RequestError]] = {
     error.__name__: error
@@ -57,6 +60,7 @@ class RecordingTransport(httpx.BaseTransport):
         self._mask = mask
         self._lock = threading.Lock()
         self._paused = 0
+        self._kept = 0
         self.exchanges: list[dict[str, Any]] = []
 
     @contextmanager
@@ -93,6 +97,10 @@ class RecordingTransport(httpx.BaseTransport):
         response.stream = _Noted(self, entry, started, response.stream)
         return response
 
+    def room(self, size: int) -> int:
+        """Give how many bytes of a body may be kept, of which so many have come."""
+        return MAX_PIECE_BYTES if self._kept + size <= MAX_BYTES else _BEGINNING_BYTES
+
     def keep(self, entry: dict[str, Any], started: float, error: Exception | None = None) -> None:
         """Write one exchange down."""
         entry["took_s"] = round(time.monotonic() - started, 4)
@@ -101,6 +109,7 @@ class RecordingTransport(httpx.BaseTransport):
         if "pieces" in entry:
             entry["pieces"] = [self._mask(b"".join(entry["pieces"]).decode("utf-8", "backslashreplace"))]
         with self._lock:
+            self._kept += len("".join(entry.get("pieces", ())))
             self.exchanges.append(entry)
 
     def close(self) -> None:
@@ -120,7 +129,7 @@ class _Noted(httpx.SyncByteStream):
         try:
             for piece in self._inner:
                 size += len(piece)
-                if size <= MAX_PIECE_BYTES:
+                if size <= self._owner.room(size):
                     self._entry["pieces"].append(piece)
                 yield piece
         except httpx.RequestError as error:

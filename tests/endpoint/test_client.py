@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import resource
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
+from pytest_gpuinfra.connection.local import LocalConnection
+from pytest_gpuinfra.connection.tunnel import Tunnel
+from pytest_gpuinfra.endpoint.address import parse_address
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer
 from pytest_gpuinfra.endpoint.limits import Timeouts
+from pytest_gpuinfra.endpoint.transport import make_transport
 from pytest_gpuinfra.errors import EndpointError
 from tests.endpoint.servers import RawServer, Reply, Request, Server, as_json, unused_port
 
@@ -185,3 +190,36 @@ def test_which_model_to_ask_must_be_clear(ids: list[str], says: str):
 
     assert says in str(caught.value)
     assert "expect.model.id" in str(caught.value)
+
+
+def test_the_whole_request_has_a_deadline_through_a_tunnel_too():
+    drips = [b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n"] + [b" "] * 300
+    connection = LocalConnection("here")
+    with RawServer(drips, pause_s=0.05) as server:
+        port = int(server.base_url.rpartition(":")[2])
+        with Tunnel(connection, "127.0.0.1", port) as tunnel:
+            transport = make_transport(parse_address(server.base_url), uds=tunnel.path)
+            failure = _failure(server.base_url, transport=transport)
+    connection.close()
+
+    assert (type(failure), failure.kind) == (NoAnswer, "deadline")
+    assert "0.6 s" in failure.reason
+
+
+def test_a_closed_endpoint_cuts_what_is_under_way():
+    with Server(lambda _: Reply(wait_s=30)) as server:
+        endpoint = InferenceEndpoint(server.base_url)
+        threading.Timer(0.3, endpoint.close).start()
+        with pytest.raises(NoAnswer, match="the run ends"):
+            endpoint.models()
+        with pytest.raises(NoAnswer, match="the run ends"):
+            endpoint.models()
+
+
+def test_a_server_that_closes_a_new_connection_is_observed():
+    with Server(lambda _: None) as server, InferenceEndpoint(server.base_url) as endpoint:
+        with pytest.raises(NoAnswer) as caught:
+            endpoint.models()
+        assert len(server.seen) == 1
+
+    assert caught.value.kind == "closed"

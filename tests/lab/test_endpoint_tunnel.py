@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from tests.lab.image import LabError, require_root
 from tests.lab.sshd import SshdHost
 from tests.plugin.conftest import Judged, run_pytest
+from tests.plugin.test_interrupts import ENDINGS, SLOW_TEST, interrupted, started, wait_for_file
 
 pytestmark = pytest.mark.lab
 SERVER = Path(__file__).with_name("tiny_server.py")
@@ -99,3 +102,45 @@ def test_healthy_host_ends_well_where_every_warning_is_an_error(tmp_path: Path, 
         assert judged.exit_status == 0, judged.output
     held = host.shell("ss -Htan state established state close-wait '( sport = :30077 or dport = :30077 )'").stdout
     assert held == ""
+
+
+@pytest.mark.parametrize("signals", ENDINGS)
+def test_interrupted_over_ssh(tmp_path: Path, host: SshdHost, signals: tuple[signal.Signals, ...]) -> None:
+    """A command on a real host: what it started there is gone, and so is the connection here."""
+    (tmp_path / "test_own.py").write_text(SLOW_TEST)
+    before = host.processes()
+    options = (f"--gpu-ssh-config={host.ssh_config}", f"--gpu-host={host.alias}")
+    with started(tmp_path, *options, "test_own.py") as (process, private):
+        wait_for_file(tmp_path / "up", process)
+        assert any("sleep 4733" in line for line in host.processes())
+        ended = interrupted(tmp_path, process, private, *signals)
+    assert ended.status == pytest.ExitCode.INTERRUPTED
+    assert [result["outcome"] for result in ended.recording["results"]] == ["passed"]  # type: ignore[attr-defined]
+    limit = time.monotonic() + 10
+    while host.processes() != before and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert host.processes() == before
+    assert host.shell("find /tmp /var/tmp /dev/shm /root -newer /run/server.py -type f").stdout == ""
+
+
+@pytest.mark.parametrize("signals", ENDINGS)
+def test_interrupted_in_a_request_through_the_tunnel(
+    tmp_path: Path, host: SshdHost, signals: tuple[signal.Signals, ...]
+) -> None:
+    """A server that answers nothing: the run does not wait for it, and its connection is closed there."""
+    script = f"import socket, time; s = socket.create_server(('127.0.0.1', {PORT + 1})); time.sleep(1e9)"
+    host.shell(f'setsid python3 -S -c "{script}" </dev/null >/dev/null 2>&1 &')
+    before = host.processes()
+    options = (f"--gpu-ssh-config={host.ssh_config}", f"--gpu-host={host.alias}", "-k", "endpoint")
+    with started(tmp_path, *options, f"--gpu-endpoint=http://127.0.0.1:{PORT + 1}") as (process, private):
+        limit = time.monotonic() + 60
+        while f":{PORT + 1}" not in host.shell("ss -Htn state established").stdout:
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        ended = interrupted(tmp_path, process, private, *signals)
+    assert ended.status == pytest.ExitCode.INTERRUPTED
+    limit = time.monotonic() + 10
+    while set(host.processes()) - set(before) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert set(host.processes()) - set(before) == set()
+    host.shell("pkill -f '[c]reate_server'; true")
