@@ -36,7 +36,7 @@ exec /bin/sh -c "$line"
 """
 CONFTEST = """
 from pathlib import Path
-from pytest_gpuinfra import capture
+from pytest_gpuinfra.capture import capture
 
 def pytest_gpuinfra_requests(config):
     return [{request}] if {request!r} else []
@@ -78,7 +78,7 @@ def cases(work: Path) -> list[Case]:
     """Give the cases; `flood` prints emoji, of which text takes the most memory, `zeros` what JSON makes longest."""
     read = ANSWER.format(use=READ)
     sampler = (
-        "from pytest_gpuinfra.target.sampling import SamplingPlan, sampler_text\n"
+        "from pytest_gpuinfra.on_target.sampling import SamplingPlan, sampler_text\n"
         "def test_it(gpu_host):\n"
         "    ended = gpu_host.connection.run_program(sampler_text(), SamplingPlan().document(), timeout_s=30)\n"
         "    assert 'printed more than' in ended.stdout\n"

@@ -32,10 +32,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pytest_gpuinfra.connection.base import runner_source
-from pytest_gpuinfra.host_capture import requests_of
-from pytest_gpuinfra.inventory import HostSpec
-from pytest_gpuinfra.target.probe_text import probe_text
+from pytest_gpuinfra.connection.pipe import runner_source
+from pytest_gpuinfra.host.capture import requests_of
+from pytest_gpuinfra.inventory.inventory import HostSpec
+from pytest_gpuinfra.on_target.probe_text import probe_text
 from tests.lab.fleet import ONE_TEST, mixed_fleet
 from tests.lab.sshd import SshdHost, many_hosts
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.fleet import measure
-from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
 
 ROOT = Path(__file__).parents[1]
 SUITES = ("host", "serving/test_service_drift.py", "serving/test_service_unit.py", "serving/test_endpoint_answers.py")

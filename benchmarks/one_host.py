@@ -64,7 +64,7 @@ FILES = [
 FILES = FILES[:50]
 
 OURS_CONFTEST = f"""
-from pytest_gpuinfra.capture import file, node
+from pytest_gpuinfra.capture.capture import file, node
 FILES = {FILES!r}
 def pytest_gpuinfra_requests(config):
     return [node("bench", *(file(path, path) for path in FILES))]

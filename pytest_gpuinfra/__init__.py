@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pytest_gpuinfra.capture import Capture, take_capture
-    from pytest_gpuinfra.connection.base import CommandResult, Connection
+    from pytest_gpuinfra.capture.capture import Capture, take_capture
+    from pytest_gpuinfra.connection.pipe import CommandResult, Connection
     from pytest_gpuinfra.errors import (
         CommandTimeout,
         EndpointError,
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
         RecordingError,
         UnreachableError,
     )
-    from pytest_gpuinfra.evidence import explain
-    from pytest_gpuinfra.host import GpuHost
-    from pytest_gpuinfra.host_facts import HostFacts
-    from pytest_gpuinfra.inventory import Expectation, HostSpec, Inventory, read_inventory
-    from pytest_gpuinfra.recording import Recording, read_recording
-    from pytest_gpuinfra.targets import ExpectedValue, GpuDevice
+    from pytest_gpuinfra.capture.evidence import explain
+    from pytest_gpuinfra.host.host import GpuHost
+    from pytest_gpuinfra.host.facts import HostFacts
+    from pytest_gpuinfra.inventory.inventory import Expectation, HostSpec, Inventory, read_inventory
+    from pytest_gpuinfra.record.recording import Recording, read_recording
+    from pytest_gpuinfra.session.items import ExpectedValue, GpuDevice
 
 _HOME = {
-    "Capture": "capture",
-    "CommandResult": "connection.base",
+    "Capture": "capture.capture",
+    "CommandResult": "connection.pipe",
     "CommandTimeout": "errors",
-    "Connection": "connection.base",
+    "Connection": "connection.pipe",
     "EndpointError": "errors",
-    "Expectation": "inventory",
-    "ExpectedValue": "targets",
+    "Expectation": "inventory.inventory",
+    "ExpectedValue": "session.items",
     "FactUnavailable": "errors",
-    "GpuDevice": "targets",
-    "GpuHost": "host",
+    "GpuDevice": "session.items",
+    "GpuHost": "host.host",
     "GpuInfraError": "errors",
-    "HostFacts": "host_facts",
-    "HostSpec": "inventory",
-    "Inventory": "inventory",
+    "HostFacts": "host.facts",
+    "HostSpec": "inventory.inventory",
+    "Inventory": "inventory.inventory",
     "InventoryError": "errors",
     "ParseError": "errors",
     "ProbeError": "errors",
-    "Recording": "recording",
+    "Recording": "record.recording",
     "RecordingError": "errors",
     "UnreachableError": "errors",
-    "explain": "evidence",
-    "read_inventory": "inventory",
-    "read_recording": "recording",
-    "take_capture": "capture",
+    "explain": "capture.evidence",
+    "read_inventory": "inventory.inventory",
+    "read_recording": "record.recording",
+    "take_capture": "capture.capture",
 }
 
 __all__ = [

@@ -11,8 +11,8 @@ from pytest_gpuinfra import __version__
 from pytest_gpuinfra.visible import visible, visible_json
 
 if TYPE_CHECKING:
-    from pytest_gpuinfra.host import GpuHost
-    from pytest_gpuinfra.recording import Recording
+    from pytest_gpuinfra.host.host import GpuHost
+    from pytest_gpuinfra.record.recording import Recording
 
 
 class _Page(click.Path):
@@ -45,16 +45,16 @@ def schema(recording: bool, markdown: bool) -> None:
     if recording and markdown:
         raise click.UsageError("--markdown is of the inventory; docs/recording.md describes recordings")
     if markdown:
-        from pytest_gpuinfra.inventory_reference import inventory_markdown
+        from pytest_gpuinfra.catalogue.inventory import inventory_markdown
 
         click.echo(inventory_markdown(), nl=False)
         return
     if recording:
-        from pytest_gpuinfra.recording_model import recording_schema
+        from pytest_gpuinfra.record.model import recording_schema
 
         click.echo(json.dumps(recording_schema(), indent=2))
         return
-    from pytest_gpuinfra.inventory import json_schema
+    from pytest_gpuinfra.inventory.inventory import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))
 
@@ -64,11 +64,11 @@ def schema(recording: bool, markdown: bool) -> None:
 def checks(fixtures: bool) -> None:
     """Print the catalogue of all checks as Markdown: requirement, level, expectation, facts, what makes it ERROR."""
     if fixtures:
-        from pytest_gpuinfra.fixture_reference import fixtures_markdown
+        from pytest_gpuinfra.catalogue.fixtures import fixtures_markdown
 
         click.echo(fixtures_markdown(), nl=False)
         return
-    from pytest_gpuinfra.catalogue import catalogue_markdown
+    from pytest_gpuinfra.catalogue.catalogue import catalogue_markdown
 
     click.echo(catalogue_markdown(), nl=False)
 
@@ -80,7 +80,7 @@ def check(file: str) -> None:
     from pathlib import Path
 
     from pytest_gpuinfra.errors import InventoryError
-    from pytest_gpuinfra.inventory import read_inventory
+    from pytest_gpuinfra.inventory.inventory import read_inventory
 
     try:
         inventory = read_inventory(Path(file))
@@ -99,9 +99,9 @@ def _recording(path: str) -> Recording:
     """Read a recording, or the newest of each host in a folder of them."""
     from pathlib import Path
 
-    from pytest_gpuinfra.compare import join
+    from pytest_gpuinfra.record.compare import join
     from pytest_gpuinfra.errors import RecordingError
-    from pytest_gpuinfra.recording import read_recording
+    from pytest_gpuinfra.record.recording import read_recording
 
     try:
         if not Path(path).is_dir():
@@ -160,7 +160,7 @@ def compare(
     """
     from pathlib import Path
 
-    from pytest_gpuinfra import compare as core
+    from pytest_gpuinfra.record import compare as core
     from pytest_gpuinfra.errors import GpuInfraError
     from pytest_gpuinfra.report import compare_text
 
@@ -198,7 +198,7 @@ def report(recording: str, output: tuple[str, ...], hosts: tuple[str, ...]) -> N
 
     from pytest_gpuinfra.errors import RecordingError
     from pytest_gpuinfra.input_file import read_bytes
-    from pytest_gpuinfra.recording import MOST_BYTES
+    from pytest_gpuinfra.record.recording import MOST_BYTES
     from pytest_gpuinfra.report.page import make_page
     from pytest_gpuinfra.report.page_text import page_markdown, write_page
 
@@ -233,10 +233,10 @@ def init(name: str, alias: str | None, sudo: bool, read: bool, ssh_config: str |
 
     from pytest_gpuinfra.errors import GpuInfraError
     from pytest_gpuinfra.first_inventory import UNITS, first_inventory
-    from pytest_gpuinfra.inventory import Inventory
-    from pytest_gpuinfra.recording import RecordedHost
-    from pytest_gpuinfra.run import Run, Settings
-    from pytest_gpuinfra.selection import select_hosts
+    from pytest_gpuinfra.inventory.inventory import Inventory
+    from pytest_gpuinfra.record.recording import RecordedHost
+    from pytest_gpuinfra.session.run import Run, Settings
+    from pytest_gpuinfra.session.select import select_hosts
 
     if output and Path(output).exists():
         raise click.UsageError(f"{output} exists; name another file, or take it away first")
@@ -340,7 +340,7 @@ def merge(context: click.Context, /, folder: str, **options: Any) -> None:
     Exit status as pytest's: 0 all may take traffic, 1 something is wrong, 6 something could not be judged.
     """
     from pytest_gpuinfra.errors import GpuInfraError
-    from pytest_gpuinfra.merge_command import MergeOptions, run_merge
+    from pytest_gpuinfra.merge.command import MergeOptions, run_merge
 
     try:
         context.exit(run_merge(folder, MergeOptions(**options)))

@@ -20,7 +20,7 @@ def pytest_gpuinfra_inventory(config: pytest.Config) -> Mapping[str, Any] | None
 @pytest.hookspec
 def pytest_gpuinfra_requests(config: pytest.Config) -> Iterable[Mapping[str, Any]] | None:
     """
-    Give more requests for the same round trip, made by the functions of `pytest_gpuinfra.capture`.
+    Give more requests for the same round trip, made by the functions of `pytest_gpuinfra.capture.capture`.
 
     A test reads the answers by `gpu_facts.answer(id)`.
     """

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
-from pytest_gpuinfra.target import probe_mask
-from pytest_gpuinfra.target.probe_mask import MASK
+from pytest_gpuinfra.on_target.probe import probe_mask
+from pytest_gpuinfra.on_target.probe.probe_mask import MASK
 
 _SHORTEST = 4
 

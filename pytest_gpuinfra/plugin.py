@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuinfra.session import RUN, TARGET_FIXTURE, run_of, target_of
+from pytest_gpuinfra.session.stash import RUN, TARGET_FIXTURE, run_of, target_of
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.connection.ssh import SshConnection
-    from pytest_gpuinfra.interrupt import Interrupts
-    from pytest_gpuinfra.run import Run
+    from pytest_gpuinfra.session.interrupt import Interrupts
+    from pytest_gpuinfra.session.run import Run
 
 pytest_plugins = (
-    "pytest_gpuinfra.fixtures",
-    "pytest_gpuinfra.fixtures_baseline",
-    "pytest_gpuinfra.fixtures_endpoint",
-    "pytest_gpuinfra.fixtures_gpu",
-    "pytest_gpuinfra.fixtures_service",
+    "pytest_gpuinfra.fixtures.host",
+    "pytest_gpuinfra.fixtures.baseline",
+    "pytest_gpuinfra.fixtures.endpoint",
+    "pytest_gpuinfra.fixtures.gpu",
+    "pytest_gpuinfra.fixtures.service",
 )
 
 _WORKER_KEY = "gpuinfra"
@@ -226,7 +226,7 @@ def _page(text: str) -> str:
 def _endpoint(text: str) -> str:
     import argparse
 
-    from pytest_gpuinfra.naming.destination import url_refusal
+    from pytest_gpuinfra.connection.destination import url_refusal
 
     reason = "" if text in ("embedded", "none") else url_refusal(text)
     if reason:
@@ -282,24 +282,24 @@ def pytest_configure(config: pytest.Config) -> None:
             f"gpuinfra: --gpu-shard: {run.share_of}: nothing is judged here, and the other shares judge all of them",
             returncode=pytest.ExitCode.NO_TESTS_COLLECTED,
         )
-    from pytest_gpuinfra import endings
+    from pytest_gpuinfra.fixtures import endings
 
     config.pluginmanager.register(endings, "gpuinfra-endings")
     config.pluginmanager.register(endings.AskedFor(), "gpuinfra-asked-for")
     from pytest_gpuinfra.report.masked import MaskedReports
-    from pytest_gpuinfra.spool import IN_MEMORY
+    from pytest_gpuinfra.capture.spool import IN_MEMORY
 
     config.pluginmanager.register(MaskedReports(run), "gpuinfra-masked")
     if len(run.all_aliases or run.selected) > IN_MEMORY:
         from pytest_gpuinfra.report.lean import Lean
 
         config.pluginmanager.register(Lean(config), "gpuinfra-lean")
-        from pytest_gpuinfra.portions import Portions
+        from pytest_gpuinfra.session.portions import Portions
 
         if Portions.wanted(config, run):
             config.pluginmanager.register(Portions(run), "gpuinfra-portions")
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
-        from pytest_gpuinfra.suites_path import suites_path
+        from pytest_gpuinfra.fixtures.suites import suites_path
 
         config.args = [str(suites_path())]
     if not hasattr(config, "workerinput"):
@@ -319,7 +319,7 @@ def _make_run(config: pytest.Config) -> Run | None:
     names = config.getoption("--gpu-host")
     if not names or RUN in config.stash:
         return config.stash.get(RUN, None)
-    from pytest_gpuinfra.interrupt import Interrupts
+    from pytest_gpuinfra.session.interrupt import Interrupts
 
     _refuse_reboot(config, {})
     ssh_config = config.getoption("--gpu-ssh-config")
@@ -343,7 +343,7 @@ def _refuse_reboot(config: pytest.Config, ways: dict[str, str]) -> None:
     """End in a usage error where `--gpu-reboot` was asked for and may not be; `ways`: how each host is reached."""
     if not config.getoption("--gpu-reboot") or config.option.help:
         return
-    from pytest_gpuinfra.reboot import refusal
+    from pytest_gpuinfra.gather.reboot import refusal
 
     collects = config.option.collectonly
     why = refusal(config.getoption("--gpu-level"), only_collects=collects, hosts=ways)
@@ -364,8 +364,8 @@ def _open_early(config: pytest.Config, names: list[str]) -> dict[str, SshConnect
         return {}
     if config.hook.pytest_gpuinfra_inventory.get_hookimpls():
         return {}
-    from pytest_gpuinfra.early import open_plain_destinations
-    from pytest_gpuinfra.inventory_place import FILE_NAME, inventory_folder, inventory_folders
+    from pytest_gpuinfra.session.early import open_plain_destinations
+    from pytest_gpuinfra.session.inventory_place import FILE_NAME, inventory_folder, inventory_folders
 
     return open_plain_destinations(
         names,
@@ -383,10 +383,10 @@ def _keeps_connections(config: pytest.Config) -> bool:
 
 def _read_run(config: pytest.Config, names: list[str]) -> Run:
     from pytest_gpuinfra.errors import GpuInfraError
-    from pytest_gpuinfra.inventory_place import inventory_folder, inventory_folders, missing_text
-    from pytest_gpuinfra.recording import read_recording
-    from pytest_gpuinfra.run import REBOOT_WAIT_S, Run, Settings
-    from pytest_gpuinfra.selection import find_inventory, hosts_of_share, join_inventory, select_hosts
+    from pytest_gpuinfra.session.inventory_place import inventory_folder, inventory_folders, missing_text
+    from pytest_gpuinfra.record.recording import read_recording
+    from pytest_gpuinfra.session.run import REBOOT_WAIT_S, Run, Settings
+    from pytest_gpuinfra.session.select import find_inventory, hosts_of_share, join_inventory, select_hosts
 
     reboot = config.getoption("--gpu-reboot")
     settings = Settings(
@@ -478,7 +478,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     run = run_of(metafunc.config)
     if run is None or TARGET_FIXTURE not in metafunc.fixturenames:
         return
-    from pytest_gpuinfra.targets import KINDS
+    from pytest_gpuinfra.session.items import KINDS
 
     kinds = [name for name in metafunc.fixturenames if name in KINDS]
     if len(kinds) > 1:
@@ -583,7 +583,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> object | None:
     run = run_of(config)
     if run is None or run.deal is None:
         return None
-    from pytest_gpuinfra.scheduler import HostScheduling
+    from pytest_gpuinfra.session.scheduler import HostScheduling
 
     session = config.stash[_SESSION]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from pytest_gpuinfra.connection.base import (
+from pytest_gpuinfra.connection.pipe import (
     HOST_REACHED,
     NO_PYTHON,
     TIMED_OUT_MARK,
@@ -16,7 +16,7 @@ from pytest_gpuinfra.connection.base import (
 )
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.ssh import SshConnection
-from pytest_gpuinfra.containers import Container
+from pytest_gpuinfra.connection.container import Container
 from pytest_gpuinfra.errors import ProbeError, UnreachableError
 
 

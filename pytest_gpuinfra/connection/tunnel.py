@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pytest_gpuinfra.connection.base import Connection, Feed
+from pytest_gpuinfra.connection.pipe import Connection, Feed
 from pytest_gpuinfra.errors import GpuInfraError, ProbeError, UnreachableError
 from pytest_gpuinfra.wire import Lines, WireError, load_object
 

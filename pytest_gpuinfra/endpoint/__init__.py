@@ -9,7 +9,7 @@ Importing this package imports nothing else; httpx comes with `endpoint.client`.
     smoke       asks a prompt file: once, repeated, concurrent, streamed
     bad_requests, speculation, throughput     what their names say
 
-Everything below is pure: text in, values out. Verdicts stand in pytest_gpuinfra.verdict.
+Everything below is pure: text in, values out. Verdicts stand in pytest_gpuinfra.subjects.
 
     topic             function                                              fields of the result
     ----------------  ----------------------------------------------------  -----------------------------------------

@@ -11,12 +11,12 @@ from typing import Any
 
 from pytest_gpuinfra import __version__
 from pytest_gpuinfra.errors import GpuInfraError
-from pytest_gpuinfra.host_facts import HostFacts
-from pytest_gpuinfra.inventory import HostSpec
+from pytest_gpuinfra.host.facts import HostFacts
+from pytest_gpuinfra.inventory.inventory import HostSpec
 from pytest_gpuinfra.report.escaped import readable
 from pytest_gpuinfra.report.masked import shown_of
 from pytest_gpuinfra.report.pair_matrix import cuda_program
-from pytest_gpuinfra.run import Run
+from pytest_gpuinfra.session.run import Run
 
 CATEGORIES = (
     ("Transfer corrupt", "failed"),

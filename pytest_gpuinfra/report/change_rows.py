@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_gpuinfra.compare import Change, HostComparison, Weight
+from pytest_gpuinfra.record.compare import Change, HostComparison, Weight
 
 TITLES: tuple[tuple[Weight, str], ...] = (
     ("regression", "Unexpected"),

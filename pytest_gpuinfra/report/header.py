@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pytest_gpuinfra.errors import GpuInfraError
-from pytest_gpuinfra.host import GpuHost
+from pytest_gpuinfra.host.host import GpuHost
 from pytest_gpuinfra.report.escaped import readable
-from pytest_gpuinfra.run import Run
+from pytest_gpuinfra.session.run import Run
 
 SHOWN = 12
 """Hosts shown one by one; beyond that only those that were not reached."""

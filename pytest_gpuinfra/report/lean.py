@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from pytest_gpuinfra.session import OBSERVED, target_of
+from pytest_gpuinfra.session.stash import OBSERVED, target_of
 
 _NOTHING: dict[str, Literal[1]] = {}
 _EVERY = 200

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpuinfra.masking import Masker, secrets_of_address
 from pytest_gpuinfra.report.escaped import Shown
-from pytest_gpuinfra.run import Run
+from pytest_gpuinfra.session.run import Run
 
 
 def masker_of(run: Run) -> Masker:

@@ -9,12 +9,12 @@ from pytest_gpuinfra.masking import Masker
 from pytest_gpuinfra.report.change_rows import Since
 from pytest_gpuinfra.report.endpoint_picture import draw_endpoint
 from pytest_gpuinfra.report.escaped import Shown, escape, readable
-from pytest_gpuinfra.report.fleet_html import fleet_html
-from pytest_gpuinfra.report.fleet_matrix import FLEET_STYLE
-from pytest_gpuinfra.report.fleet_text import fleet_markdown
+from pytest_gpuinfra.report.fleet.html import fleet_html
+from pytest_gpuinfra.report.fleet.matrix import FLEET_STYLE
+from pytest_gpuinfra.report.fleet.text import fleet_markdown
 from pytest_gpuinfra.report.page import HostPage, Page, Trouble
 from pytest_gpuinfra.report.pair_picture import draw, summary
-from pytest_gpuinfra.report.verdict import EACH, IN_FULL
+from pytest_gpuinfra.report.host_verdict import EACH, IN_FULL
 
 _SIGNS = {"good": "✅", "bad": "❌", "unknown": "❔"}
 _LISTED = 20

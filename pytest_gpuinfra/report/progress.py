@@ -16,10 +16,10 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from pytest_gpuinfra.captures import Standing
-from pytest_gpuinfra.host import GpuHost, aliases_text
+from pytest_gpuinfra.capture.many import Standing
+from pytest_gpuinfra.host.host import GpuHost, aliases_text
 from pytest_gpuinfra.report.escaped import VisibleConsole, readable
-from pytest_gpuinfra.run import Run
+from pytest_gpuinfra.session.run import Run
 
 _LINE_EVERY_S = 10.0
 

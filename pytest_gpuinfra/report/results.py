@@ -17,22 +17,22 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_gpuinfra import __version__
-from pytest_gpuinfra.diagnosis_text import show_findings
-from pytest_gpuinfra.endings import OBSERVING
+from pytest_gpuinfra.report.findings import show_findings
+from pytest_gpuinfra.fixtures.endings import OBSERVING
 from pytest_gpuinfra.errors import GpuInfraError, RecordingError
-from pytest_gpuinfra.recording import Recording, write_recording
+from pytest_gpuinfra.record.recording import Recording, write_recording
 from pytest_gpuinfra.report.escaped import VisibleConsole
 from pytest_gpuinfra.report.masked import MaskedStream, masker_of
 from pytest_gpuinfra.report.message import parse_message
 from pytest_gpuinfra.report.pair_matrix import matrix_of
 from pytest_gpuinfra.report.pair_table import pair_table
-from pytest_gpuinfra.report.verdict import EACH, verdict_of
-from pytest_gpuinfra.run import Outcome, Run
-from pytest_gpuinfra.verdict.outliers import SMALLEST
+from pytest_gpuinfra.report.host_verdict import EACH, verdict_of
+from pytest_gpuinfra.session.run import Outcome, Run
+from pytest_gpuinfra.subjects.outliers import SMALLEST
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.report.change_rows import Since
-    from pytest_gpuinfra.report.fleet import Fleet
+    from pytest_gpuinfra.report.fleet.fleet import Fleet
 
 NOT_JUDGED = 6
 """Exit status where nothing was seen wrong, and something could not be judged."""
@@ -159,7 +159,7 @@ class ResultsPlugin:
 
             write_allure_files(here / allure, self._run, os.environ)
             if len(self._run.hosts) > 1:
-                from pytest_gpuinfra.report.fleet_picture import write_fleet
+                from pytest_gpuinfra.report.fleet.picture import write_fleet
 
                 write_fleet(here / allure, self._fleet)
         files = self._config.getoption("--gpu-summary")
@@ -188,7 +188,7 @@ class ResultsPlugin:
         found: dict[str, Since] = {}
         if self._run.baseline is None:
             return found
-        from pytest_gpuinfra.fixtures_baseline import compare_with_baseline
+        from pytest_gpuinfra.fixtures.baseline import compare_with_baseline
         from pytest_gpuinfra.report.change_rows import since_of
 
         for alias, host in self._run.hosts.items():
@@ -221,7 +221,7 @@ class ResultsPlugin:
         counts = self._counts()
         many = len(self._run.hosts) > EACH
         if many:
-            from pytest_gpuinfra.report.fleet_text import show_fleet, show_troubles
+            from pytest_gpuinfra.report.fleet.text import show_fleet, show_troubles
 
             show_troubles(self._fleet, console)
         for alias in () if many else self._run.hosts:
@@ -232,7 +232,7 @@ class ResultsPlugin:
         else:
             self._show_table(console, counts)
         if SMALLEST <= len(self._run.hosts) <= EACH:
-            from pytest_gpuinfra.report.fleet_text import show_stragglers
+            from pytest_gpuinfra.report.fleet.text import show_stragglers
 
             show_stragglers(self._fleet, console)
         self._show_pairs(console)
@@ -263,7 +263,7 @@ class ResultsPlugin:
     @cached_property
     def _fleet(self) -> Fleet:
         """The hosts side by side."""
-        from pytest_gpuinfra.report.fleet import make_fleet
+        from pytest_gpuinfra.report.fleet.fleet import make_fleet
 
         allowed = self._config.getoption("--gpu-unknown") == "allow"
         return make_fleet(self._run.recording(__version__), unknown_allowed=allowed)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_gpuinfra.collectives import GroupRun, HostCollective, HostPair
-from pytest_gpuinfra.verdict.base import Verdict
-from pytest_gpuinfra.verdict.host_collective import (
+from pytest_gpuinfra.gather.groups import GroupRun, HostCollective, HostPair
+from pytest_gpuinfra.subjects.verdict import Verdict
+from pytest_gpuinfra.subjects.groups.judge import (
     judge_group,
     judge_group_busbw,
     judge_group_transport,

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gpuinfra import FactUnavailable, GpuHost, GpuInfraError
-from pytest_gpuinfra.gpu_runs import GpuRun, GpuRuns
-from pytest_gpuinfra.service_facts import ServiceFacts
-from pytest_gpuinfra.verdict.base import Verdict
-from pytest_gpuinfra.verdict.path_safety import judge_path_safety, judge_without_service
-from pytest_gpuinfra.verdict.service_path import path_of_service
+from pytest_gpuinfra.gather.gpu import GpuRun, GpuRuns
+from pytest_gpuinfra.subjects.service.facts import ServiceFacts
+from pytest_gpuinfra.subjects.verdict import Verdict
+from pytest_gpuinfra.subjects.path_safety.judge import judge_path_safety, judge_without_service
+from pytest_gpuinfra.subjects.path_safety.service import path_of_service
 
 pytestmark = pytest.mark.gpu_level("active")
 

@@ -1,7 +1,7 @@
 """The host against an earlier recording of it: what came back after the change, and what did not."""
 
 from pytest_gpuinfra import GpuHost, explain
-from pytest_gpuinfra.compare import Change
+from pytest_gpuinfra.record.compare import Change
 
 
 def test_host_has_rebooted(gpu_host: GpuHost, gpu_rebooted: bool) -> None:

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost, explain
-from pytest_gpuinfra.facts.kernel_command_line import KernelCommandLine
+from pytest_gpuinfra.subjects.boot.command_line import KernelCommandLine
 
 
 @pytest.mark.gpu_expects("kernel_release")

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost, explain
-from pytest_gpuinfra.facts.confidential import ConfidentialComputing
+from pytest_gpuinfra.subjects.boot.confidential import ConfidentialComputing
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from pytest_gpuinfra import Expectation, ExpectedValue, GpuHost, explain
-from pytest_gpuinfra.facts.driver import DriverParameters, DriverVersion, same_parameter_value
+from pytest_gpuinfra.subjects.gpu.driver import DriverParameters, DriverVersion, same_parameter_value
 
 
 @pytest.mark.gpu_expects("driver_version")

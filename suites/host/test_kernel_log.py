@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_gpuinfra import GpuDevice, GpuHost, explain
-from pytest_gpuinfra.kernel_faults import KernelFaults
+from pytest_gpuinfra.subjects.kernel_log.faults import KernelFaults
 
 
 @pytest.fixture

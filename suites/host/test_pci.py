@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_gpuinfra import FactUnavailable, GpuDevice, explain
-from pytest_gpuinfra.facts.pci import PciFunction, PciFunctions
+from pytest_gpuinfra.subjects.pci.functions import PciFunction, PciFunctions
 
 
 @pytest.mark.gpu_expects("device.numa_node")

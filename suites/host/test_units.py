@@ -1,8 +1,8 @@
 """systemd units and files of the host: what must run, what must be gone, what must have no effect."""
 
 from pytest_gpuinfra import ExpectedValue, GpuHost, explain
-from pytest_gpuinfra.facts.unit import UnitState
-from pytest_gpuinfra.verdict.units import unit_is
+from pytest_gpuinfra.subjects.service.unit import UnitState
+from pytest_gpuinfra.subjects.service.units import unit_is
 
 
 def test_unit_is_in_the_expected_state(

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gpuinfra import GpuHost
-from pytest_gpuinfra.facts.pci_address import short_address
-from pytest_gpuinfra.participation import ParticipationRun
-from pytest_gpuinfra.verdict.base import Verdict
-from pytest_gpuinfra.verdict.participation import (
+from pytest_gpuinfra.pci_address import short_address
+from pytest_gpuinfra.gather.participation import ParticipationRun
+from pytest_gpuinfra.subjects.verdict import Verdict
+from pytest_gpuinfra.subjects.participation.judge import (
     judge_activity,
     judge_load,
     judge_memory,

@@ -14,10 +14,10 @@ from pytest_gpuinfra.endpoint.embedded import EmbeddedServer
 from pytest_gpuinfra.endpoint.limits import Timeouts
 from pytest_gpuinfra.endpoint.prompts import Prompt, read_prompts
 from pytest_gpuinfra.endpoint.smoke import Asked, ask_both_ways, ask_concurrently, ask_prompt, ask_repeatedly
-from pytest_gpuinfra.verdict.answers import judge_answer
-from pytest_gpuinfra.verdict.base import Verdict
-from pytest_gpuinfra.verdict.serving import judge_refusal, judge_still_answers
-from pytest_gpuinfra.verdict.stability import judge_concurrent, judge_repeats, judge_stream, judge_usage
+from pytest_gpuinfra.endpoint.judge_answers import judge_answer
+from pytest_gpuinfra.subjects.verdict import Verdict
+from pytest_gpuinfra.endpoint.judge_refusals import judge_refusal, judge_still_answers
+from pytest_gpuinfra.endpoint.judge_stability import judge_concurrent, judge_repeats, judge_stream, judge_usage
 from tests.endpoint.servers import Reply, Request, Server, events, proxy
 
 PROMPTS = read_prompts()

@@ -17,7 +17,7 @@ from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.embedded import MODEL_FILE, EmbeddedServer, ServerSettings, check_model
 from pytest_gpuinfra.endpoint.failures import NoAnswer
 from pytest_gpuinfra.errors import EndpointError
-from pytest_gpuinfra.verdict.readiness import judge_readiness
+from pytest_gpuinfra.endpoint.judge_readiness import judge_readiness
 from tests.endpoint.servers import unused_port
 
 

@@ -13,8 +13,8 @@ from pytest_gpuinfra.endpoint.health import parse_health
 from pytest_gpuinfra.endpoint.metrics import parse_metrics, pick_metrics
 from pytest_gpuinfra.endpoint.stream import parse_stream
 from pytest_gpuinfra.errors import ParseError
-from pytest_gpuinfra.verdict.answers import judge_body, judge_streamed
-from pytest_gpuinfra.verdict.readiness import judge_health
+from pytest_gpuinfra.endpoint.judge_answers import judge_body, judge_streamed
+from pytest_gpuinfra.endpoint.judge_readiness import judge_health
 
 
 @pytest.mark.parametrize(

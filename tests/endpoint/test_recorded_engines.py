@@ -13,11 +13,11 @@ from pytest_gpuinfra.endpoint.prompts import read_prompts
 from pytest_gpuinfra.endpoint.smoke import ask_both_ways
 from pytest_gpuinfra.endpoint.speculation import speculation_from
 from pytest_gpuinfra.endpoint.speculation_run import read_speculation
-from pytest_gpuinfra.verdict.answers import judge_answer
-from pytest_gpuinfra.verdict.readiness import judge_readiness
-from pytest_gpuinfra.verdict.serving import judge_refusal
-from pytest_gpuinfra.verdict.speculation import judge_acceptance
-from pytest_gpuinfra.verdict.stability import judge_stream, judge_usage
+from pytest_gpuinfra.endpoint.judge_answers import judge_answer
+from pytest_gpuinfra.endpoint.judge_readiness import judge_readiness
+from pytest_gpuinfra.endpoint.judge_refusals import judge_refusal
+from pytest_gpuinfra.endpoint.judge_speculation import judge_acceptance
+from pytest_gpuinfra.endpoint.judge_stability import judge_stream, judge_usage
 from tests.endpoint.servers import RECORDED, Server, replay
 
 SMOKE = read_prompts()[0]

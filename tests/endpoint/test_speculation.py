@@ -19,7 +19,7 @@ from pytest_gpuinfra.endpoint.speculation import (
     speculation_from,
 )
 from pytest_gpuinfra.endpoint.speculation_run import run_speculation
-from pytest_gpuinfra.verdict.speculation import judge_acceptance, judge_speculation
+from pytest_gpuinfra.endpoint.judge_speculation import judge_acceptance, judge_speculation
 from tests.endpoint.servers import RECORDED
 
 SGLANG = RECORDED / "sglang-tp2-speculation"

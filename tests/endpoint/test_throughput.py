@@ -14,7 +14,7 @@ from pytest_gpuinfra.endpoint.embedded import EmbeddedServer
 from pytest_gpuinfra.endpoint.failures import NoAnswer
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.endpoint.throughput import Throughput, background_load, measure_throughput
-from pytest_gpuinfra.verdict.serving import judge_throughput
+from pytest_gpuinfra.endpoint.judge_refusals import judge_throughput
 from tests.endpoint.servers import Reply, Request, Server, proxy, unused_port
 
 
@@ -84,7 +84,7 @@ def test_pure_parts_do_not_import_httpx():
     code = (
         "import sys\nfrom pytest_gpuinfra.endpoint import chat, compare, engine, health, metrics, models, prompts, "
         "readiness, server_info, smoke, speculation, speculation_logs, stream, throughput\n"
-        "from pytest_gpuinfra.verdict import answers, model, serving, speculation, readiness\n"
+        "from pytest_gpuinfra.subjects import answers, model, serving, speculation, readiness\n"
         "print('httpx' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from pytest_gpuinfra.errors import FactUnavailable
-from pytest_gpuinfra.verdict.base import Verdict
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 
 def _verdict(ending: Literal["ok", "wrong", "skip", "error"]) -> Verdict:

@@ -19,7 +19,7 @@ from pytest_gpuinfra.endpoint.prompts import read_prompts
 from pytest_gpuinfra.endpoint.smoke import ask_both_ways
 from pytest_gpuinfra.endpoint.speculation_run import read_speculation
 from pytest_gpuinfra.errors import EndpointError
-from pytest_gpuinfra.verdict.answers import judge_answer
+from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from tests.fuzz import Target
 
 PROMPT = read_prompts()[0]

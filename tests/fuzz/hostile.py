@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuinfra.connection.base import PipeConnection
+from pytest_gpuinfra.connection.pipe import PipeConnection
 from pytest_gpuinfra.errors import ProbeError
 
 TOKEN = b"@TOKEN@\n"

@@ -31,9 +31,9 @@ from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.throughput import background_load
 from pytest_gpuinfra.errors import EndpointError
-from pytest_gpuinfra.expect_service import ServiceExpectation
-from pytest_gpuinfra.service_requests import OPENED
-from pytest_gpuinfra.target.sampling import SamplingPlan, sampler_text
+from pytest_gpuinfra.inventory.service import ServiceExpectation
+from pytest_gpuinfra.host.requests import OPENED
+from pytest_gpuinfra.on_target.sampling import SamplingPlan, sampler_text
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "pytest_gpuinfra" / "target"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuinfra.errors import ParseError
-from pytest_gpuinfra.facts.gpu_program import parse_gpu_program_events, parse_progress
+from pytest_gpuinfra.subjects.transfers.program import parse_gpu_program_events, parse_progress
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "gpu-programs"
 A, B = "0000:00:06.0", "0000:00:07.0"

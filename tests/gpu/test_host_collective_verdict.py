@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuinfra.collectives import Member, plan_pairs
+from pytest_gpuinfra.gather.groups import Member, plan_pairs
 from pytest_gpuinfra.errors import InventoryError, ParseError
-from pytest_gpuinfra.facts.host_collective import HostPart, parse_host_part
-from pytest_gpuinfra.inventory import HostSpec, parse_inventory
-from pytest_gpuinfra.selection import SelectedHost
-from pytest_gpuinfra.verdict.host_collective import (
+from pytest_gpuinfra.subjects.groups.part import HostPart, parse_host_part
+from pytest_gpuinfra.inventory.inventory import HostSpec, parse_inventory
+from pytest_gpuinfra.session.select import SelectedHost
+from pytest_gpuinfra.subjects.groups.judge import (
     busbw_of,
     judge_group,
     judge_group_busbw,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuinfra.target.plan import SHM
+from pytest_gpuinfra.on_target.plan import SHM
 
 from .conftest import SHAM
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.target.plan import kernels_ptx
+from pytest_gpuinfra.on_target.plan import kernels_ptx
 
 KERNELS = Path(__file__).parents[2] / "pytest_gpuinfra" / "target" / "kernels"
 PTXAS = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")

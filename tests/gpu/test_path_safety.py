@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from pytest_gpuinfra.facts.all_reduce import AllReduceRun, RankChannels
-from pytest_gpuinfra.facts.peer_transfer import PeerTransfer
-from pytest_gpuinfra.verdict.path_safety import (
+from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun, RankChannels
+from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
+from pytest_gpuinfra.subjects.path_safety.judge import (
     IPC_MECHANISMS,
     NCCL_MECHANISMS,
     RankPath,

@@ -6,12 +6,12 @@ from itertools import permutations
 
 import pytest
 
-from pytest_gpuinfra.facts.all_reduce import AllReduceRun, RankChannels, RankReport, SumResult, SumSpeed
-from pytest_gpuinfra.facts.nccl_log import parse_nccl_log
-from pytest_gpuinfra.facts.peer_transfer import PeerTransfer, WrongCopy
-from pytest_gpuinfra.facts.reading import Reading
-from pytest_gpuinfra.verdict.collective_log import judge_nccl_log
-from pytest_gpuinfra.verdict.path_safety import (
+from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun, RankChannels, RankReport, SumResult, SumSpeed
+from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
+from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer, WrongCopy
+from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.subjects.transfers.collective_log import judge_nccl_log
+from pytest_gpuinfra.subjects.path_safety.judge import (
     IPC_MECHANISMS,
     NCCL_MECHANISMS,
     RankPath,
@@ -19,7 +19,7 @@ from pytest_gpuinfra.verdict.path_safety import (
     judge_path_safety,
     judge_without_service,
 )
-from pytest_gpuinfra.verdict.peer_transfer import (
+from pytest_gpuinfra.subjects.transfers.judge import (
     judge_all_reduce,
     judge_bandwidth,
     judge_busbw,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuinfra.target.plan import P2P, SHM
-from pytest_gpuinfra.verdict.peer_transfer import judge_transport
+from pytest_gpuinfra.on_target.plan import P2P, SHM
+from pytest_gpuinfra.subjects.transfers.judge import judge_transport
 
 from .conftest import SHAM
 

@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from pytest_gpuinfra.target.plan import MECHANISMS, P2P, SHM
-from pytest_gpuinfra.verdict.path_safety import RankPath, ServicePath, judge_path_safety
-from pytest_gpuinfra.verdict.peer_transfer import judge_all_reduce, judge_transfer, judge_transport
+from pytest_gpuinfra.on_target.plan import MECHANISMS, P2P, SHM
+from pytest_gpuinfra.subjects.path_safety.judge import RankPath, ServicePath, judge_path_safety
+from pytest_gpuinfra.subjects.transfers.judge import judge_all_reduce, judge_transfer, judge_transport
 
 from .conftest import KIB, Run
 

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuinfra.capture import Capture
+from pytest_gpuinfra.capture.capture import Capture
 from pytest_gpuinfra.connection.ssh import SshConnection
-from pytest_gpuinfra.host_capture import capture_host
-from pytest_gpuinfra.inventory import HostSpec, parse_inventory
+from pytest_gpuinfra.host.capture import capture_host
+from pytest_gpuinfra.inventory.inventory import HostSpec, parse_inventory
 
 from .nspawn import NspawnHost
 

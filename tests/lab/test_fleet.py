@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.inventory import Inventory
-from pytest_gpuinfra.selection import hosts_of_share, select_hosts
+from pytest_gpuinfra.inventory.inventory import Inventory
+from pytest_gpuinfra.session.select import hosts_of_share, select_hosts
 from tests.plugin.conftest import run_pytest
 
 from .fleet import ONE_TEST, Fleet, mixed_fleet

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from pytest_gpuinfra.cli import main
 from pytest_gpuinfra.connection.ssh import SshConnection
-from pytest_gpuinfra.host_capture import capture_host
-from pytest_gpuinfra.inventory import read_inventory
-from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.host.capture import capture_host
+from pytest_gpuinfra.inventory.inventory import read_inventory
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
 from tests.plugin.conftest import Judged, judge_recording
 
 from .faults import HOST_UNITS, KERNEL_LOG, MADE_DEVICES, Fault, do, matches

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.connection.base import Connection
+from pytest_gpuinfra.connection.pipe import Connection
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.nested import connect_container
 from pytest_gpuinfra.connection.ssh import SshConnection
 from pytest_gpuinfra.connection.testinfra import host_over
-from pytest_gpuinfra.container_facts import ContainerFacts
-from pytest_gpuinfra.containers import Container, parse_container
+from pytest_gpuinfra.subjects.container.facts import ContainerFacts
+from pytest_gpuinfra.connection.container import Container, parse_container
 from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, UnreachableError
-from pytest_gpuinfra.host_capture import capture_host
-from pytest_gpuinfra.inventory import parse_inventory
+from pytest_gpuinfra.host.capture import capture_host
+from pytest_gpuinfra.inventory.inventory import parse_inventory
 from tests.plugin.conftest import run_pytest
 
 from .docker import NAME, DockerHost
@@ -144,7 +144,7 @@ def test_killed_controller_leaves_nothing_inside(inner: Connection, outer: SshCo
         "from pytest_gpuinfra.connection.local import LocalConnection\n"
         "from pytest_gpuinfra.connection.ssh import SshConnection\n"
         "from pytest_gpuinfra.connection.nested import connect_container\n"
-        "from pytest_gpuinfra.containers import parse_container\n"
+        "from pytest_gpuinfra.connection.container import parse_container\n"
         f"outer = {'LocalConnection' + repr(('here',))[:-2] + ')' if name.startswith('docker') else host}\n"
         f"inner = connect_container(outer, parse_container({name!r}))\n"
         f"inner.run(['sh', '-c', 'echo up; sleep {mark}; true'], on_output=lambda *_: print('up', flush=True))"

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_gpuinfra.recording import Recording, read_recording
+from pytest_gpuinfra.record.recording import Recording, read_recording
 
 from .image import HERE
 from .keep import wait_for_exit

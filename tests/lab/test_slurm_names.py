@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuinfra.errors import InventoryError
-from pytest_gpuinfra.naming import slurm
+from pytest_gpuinfra.inventory.names import slurm
 
 from .slurm import SlurmCluster
 
@@ -25,7 +25,7 @@ def test_partition_and_nodes_are_hosts_down_ones_too(tmp_path: Path) -> None:
         cluster.run("scontrol update nodename=node2 state=down reason=test")
         cluster.wait_for("node2", "down")
         code = (
-            "import sys; from pytest_gpuinfra.naming.slurm import slurm_hosts; "
+            "import sys; from pytest_gpuinfra.inventory.names.slurm import slurm_hosts; "
             "print([[(h.name, h.address, h.groups) for h in slurm_hosts(w)] for w in sys.argv[1:]])"
         )
         asked = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-c", code, "gpu", "node[3,1]", "all"]

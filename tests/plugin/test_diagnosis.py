@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuinfra.recording import Recording, write_recording
+from pytest_gpuinfra.record.recording import Recording, write_recording
 from tests.plugin.conftest import Judged, judge_recording
 from tests.recorded.story import SERVING, Story, events
 from tests.unit.test_diagnosis import FSP, HEALTHY, made

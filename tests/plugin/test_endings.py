@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_gpuinfra.inventory import Expectation
-from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.inventory.inventory import Expectation
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
 from tests.plugin.conftest import run_pytest
 from tests.recorded.made_host import MadeHost
 from tests.recorded.reference.compose import reference_host

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuinfra.inventory import Expectation
-from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.inventory.inventory import Expectation
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
 from tests.gpu.test_host_collective_verdict import lines_of
 from tests.plugin.conftest import Judged, judge_recording
 from tests.recorded.made_host import MadeFunction, MadeHost

@@ -60,7 +60,7 @@ def test_command_line(gpu_kernel_command_line):
     assert gpu_kernel_command_line
 """
 CONFTEST = """
-from pytest_gpuinfra.capture import file, node
+from pytest_gpuinfra.capture.capture import file, node
 
 def pytest_gpuinfra_requests(config):
     return [node("mine", file("release", "/proc/sys/kernel/osrelease"))]

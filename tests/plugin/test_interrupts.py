@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
 from tests.endpoint.servers import Reply, Server
 from tests.plugin.conftest import REFERENCE, STRICT, strict_environment
 

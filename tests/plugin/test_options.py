@@ -100,7 +100,7 @@ def test_hosts_from_a_hook_join_the_inventory(tmp_path: Path) -> None:
 def test_requests_from_a_hook_come_in_the_same_round_trip(tmp_path: Path) -> None:
     """A conftest can ask for more; its tests read the answer by name."""
     (tmp_path / "conftest.py").write_text(
-        "from pytest_gpuinfra.capture import file, node\n"
+        "from pytest_gpuinfra.capture.capture import file, node\n"
         "def pytest_gpuinfra_requests(config):\n    return [node('mine', file('os', '/etc/os-release'))]\n"
     )
     (tmp_path / "test_own.py").write_text(

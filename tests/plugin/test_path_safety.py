@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
 from tests.plugin.conftest import Judged, judge_recording
 from tests.recorded.story import SERVING, Story, events
 from tests.unit.test_diagnosis import SAFE, without_faults

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuinfra.inventory import read_inventory
-from pytest_gpuinfra.recording import RecordedHost, Recording, write_recording
+from pytest_gpuinfra.inventory.inventory import read_inventory
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
 from tests.plugin.conftest import REFERENCE, Judged, judge_recording
 from tests.recorded.made_host import MadeFunction, MadeHost
 from tests.recorded.reference.compose import compose, reference_host

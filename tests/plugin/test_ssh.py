@@ -170,7 +170,7 @@ def test_what_needs_root_is_error_for_a_user_and_read_by_sudo(tmp_path: Path) ->
         "    assert text\n"
     )
     (tmp_path / "conftest.py").write_text(
-        "from pytest_gpuinfra.capture import file, node\n"
+        "from pytest_gpuinfra.capture.capture import file, node\n"
         "def pytest_gpuinfra_requests(config):\n    return [node('mine', file('shadow', '/etc/shadow'))]\n"
     )
     with SshdHost("sudo") as host:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
 from tests.plugin.conftest import REFERENCE, run_pytest
 
 ALIASES = ("node-a", "node", "node-a-01", "other")

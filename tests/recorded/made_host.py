@@ -21,9 +21,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuinfra.capture import Capture, Request
-from pytest_gpuinfra.host_facts import requests_for
-from pytest_gpuinfra.inventory import Expectation
+from pytest_gpuinfra.capture.capture import Capture, Request
+from pytest_gpuinfra.host.facts import requests_for
+from pytest_gpuinfra.inventory.inventory import Expectation
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -214,7 +214,7 @@ def _moved(request: Request, root: Path) -> Request:
 
 def probe_module(name: str) -> Any:
     """Load one of the probe's files as it is on the target."""
-    directory = _ROOT / "pytest_gpuinfra/target"
+    directory = _ROOT / "pytest_gpuinfra/on_target"
     spec = importlib.util.spec_from_file_location(f"gpuinfra_{name}", directory / f"{name}.py")
     assert spec
     assert spec.loader

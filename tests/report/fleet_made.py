@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuinfra.capture import Capture
-from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording
+from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording
 from tests.report.made import TWO_GPUS
 
 BEGAN = "2026-11-29T12:00:00+00:00"

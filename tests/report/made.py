@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuinfra.capture import Capture
-from pytest_gpuinfra.inventory import Expectation
-from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
+from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.inventory.inventory import Expectation
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
 from tests.recorded.made_host import MadeFunction, MadeHost
 
 ROOT = Path(__file__).parents[1] / "recorded"

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.inventory import read_inventory
-from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
+from pytest_gpuinfra.inventory.inventory import read_inventory
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
 from tests.plugin.conftest import run_pytest
 from tests.report.made import REFERENCE, TWO_GPUS
 

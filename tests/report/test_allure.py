@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_gpuinfra.inventory import Expectation
-from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
+from pytest_gpuinfra.inventory.inventory import Expectation
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
 from pytest_gpuinfra.report.allure_files import FLAKY, category_of, executor_of, is_flaky
 from pytest_gpuinfra.report.identity import severity
 from tests.plugin.conftest import run_pytest

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.containers import KINDS
-from pytest_gpuinfra.host_capture import requests_of
-from pytest_gpuinfra.inventory import parse_inventory
+from pytest_gpuinfra.connection.container import KINDS
+from pytest_gpuinfra.host.capture import requests_of
+from pytest_gpuinfra.inventory.inventory import parse_inventory
 from tests.plugin.conftest import run_pytest
 
 ROOT = Path(__file__).parents[2]

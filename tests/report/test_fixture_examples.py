@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.fixture_reference import fixtures_markdown
-from pytest_gpuinfra.inventory_reference import inventory_markdown
+from pytest_gpuinfra.catalogue.fixtures import fixtures_markdown
+from pytest_gpuinfra.catalogue.inventory import inventory_markdown
 from tests.plugin.conftest import run_pytest
 from tests.report.made import REFERENCE, TWO_GPUS
 

@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.recording import Recording, write_recording
-from pytest_gpuinfra.report.fleet import SIGNS, Fleet, area_of, folded, make_fleet
-from pytest_gpuinfra.report.fleet_html import fleet_html
-from pytest_gpuinfra.report.fleet_picture import draw_fleet, write_fleet
-from pytest_gpuinfra.report.fleet_plot import draw_group
-from pytest_gpuinfra.report.fleet_text import fleet_markdown, show_fleet, show_troubles
+from pytest_gpuinfra.record.recording import Recording, write_recording
+from pytest_gpuinfra.report.fleet.fleet import SIGNS, Fleet, area_of, folded, make_fleet
+from pytest_gpuinfra.report.fleet.html import fleet_html
+from pytest_gpuinfra.report.fleet.picture import draw_fleet, write_fleet
+from pytest_gpuinfra.report.fleet.plot import draw_group
+from pytest_gpuinfra.report.fleet.text import fleet_markdown, show_fleet, show_troubles
 from pytest_gpuinfra.report.page import Page, make_page
 from pytest_gpuinfra.report.page_text import markdown_line, page_html, page_markdown
 from tests.report.fleet_made import UNREAD, node

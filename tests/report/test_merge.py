@@ -17,10 +17,10 @@ from click.testing import CliRunner, Result
 
 from pytest_gpuinfra.cli import main
 from pytest_gpuinfra.errors import InventoryError, RecordingError
-from pytest_gpuinfra.inventory import parse_inventory
-from pytest_gpuinfra.merge import Merged, merge_folder
-from pytest_gpuinfra.recording import Recording, read_recording, write_recording
-from pytest_gpuinfra.selection import select_hosts
+from pytest_gpuinfra.inventory.inventory import parse_inventory
+from pytest_gpuinfra.merge.merge import Merged, merge_folder
+from pytest_gpuinfra.record.recording import Recording, read_recording, write_recording
+from pytest_gpuinfra.session.select import select_hosts
 from tests.report.fleet_made import LOG, UNREAD, node
 from tests.report.made import TWO_GPUS
 

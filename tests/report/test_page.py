@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.inventory import Expectation
-from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
+from pytest_gpuinfra.inventory.inventory import Expectation
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
 from pytest_gpuinfra.report.message import parse_message
 from pytest_gpuinfra.report.page import Page, make_page
 from pytest_gpuinfra.report.page_text import page_html, page_markdown

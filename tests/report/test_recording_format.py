@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.host_facts import HostFacts
-from pytest_gpuinfra.recording import RecordedHost, Recording, read_recording, write_recording
-from pytest_gpuinfra.recording_size import bounded
+from pytest_gpuinfra.host.facts import HostFacts
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
+from pytest_gpuinfra.record.recording_size import bounded
 from tests.report.made import REFERENCE, ROOT, TWO_GPUS
 
 TYPES: dict[str, type | tuple[type, ...]] = {

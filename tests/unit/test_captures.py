@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_gpuinfra import captures
-from pytest_gpuinfra.captures import SLOW_MOST, Standing, capture_many
+from pytest_gpuinfra.capture import many as captures
+from pytest_gpuinfra.capture.many import SLOW_MOST, Standing, capture_many
 
 
 @dataclass(frozen=True)

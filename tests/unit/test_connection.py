@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.connection.base import PipeConnection, remote_command
+from pytest_gpuinfra.connection.pipe import PipeConnection, remote_command
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.errors import CommandTimeout, ProbeError
 

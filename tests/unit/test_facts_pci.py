@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.facts.address_decode import decode_address
-from pytest_gpuinfra.facts.pci import PciFunction, parse_pci_functions
-from pytest_gpuinfra.facts.pci_address import normalise_pci_address
-from pytest_gpuinfra.facts.pci_config import AcsControl, parse_config_space
-from pytest_gpuinfra.facts.reading import Reading
+from pytest_gpuinfra.subjects.kernel_log.address import decode_address
+from pytest_gpuinfra.subjects.pci.functions import PciFunction, parse_pci_functions
+from pytest_gpuinfra.pci_address import normalise_pci_address
+from pytest_gpuinfra.subjects.pci.config_space import AcsControl, parse_config_space
+from pytest_gpuinfra.capture.reading import Reading
 
 ENOENT = "ENOENT: No such file or directory"
 EMPTY = "0x0000000000000000 0x0000000000000000 0x0000000000000000"

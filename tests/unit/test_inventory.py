@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuinfra.errors import InventoryError
-from pytest_gpuinfra.inventory import json_schema, match_aliases, parse_inventory, read_inventory
-from pytest_gpuinfra.selection import select_hosts
+from pytest_gpuinfra.inventory.inventory import json_schema, match_aliases, parse_inventory, read_inventory
+from pytest_gpuinfra.session.select import select_hosts
 from tests.recorded.reference.compose import HERE as REFERENCE
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuinfra.masking import Masker, encodings, mask_data, mask_text, secrets_of_address
-from pytest_gpuinfra.target import probe_mask
-from pytest_gpuinfra.target.probe_mask import MASK
+from pytest_gpuinfra.on_target.probe import probe_mask
+from pytest_gpuinfra.on_target.probe.probe_mask import MASK
 from tests.recorded.reference.serving import probe_module
 from tests.report.masked_forms import FORMS, NAMED, PLACED, READABLE
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuinfra.errors import InventoryError
-from pytest_gpuinfra.inventory import Inventory, parse_inventory
-from pytest_gpuinfra.naming.hostlist import expand, is_hostlist
-from pytest_gpuinfra.naming.slurm import pick_slurm_hosts
-from pytest_gpuinfra.selection import SelectedHost, select_hosts
+from pytest_gpuinfra.inventory.inventory import Inventory, parse_inventory
+from pytest_gpuinfra.inventory.names.hostlist import expand, is_hostlist
+from pytest_gpuinfra.inventory.names.slurm import pick_slurm_hosts
+from pytest_gpuinfra.session.select import SelectedHost, select_hosts
 
 
 def inventory_of(text: str) -> Inventory:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuinfra.verdict.outliers import BEYOND, SMALLEST, Comparison, Measure, Number, compare_hosts
+from pytest_gpuinfra.subjects.outliers import BEYOND, SMALLEST, Comparison, Measure, Number, compare_hosts
 
 SPEED = Measure("copy engine", "GB/s", "more")
 HEAT = Measure("temperature", "degrees C", "less", share=0.0, least=5.0)

@@ -14,9 +14,9 @@ import pytest
 
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ParseError
-from pytest_gpuinfra.facts.participation import Participation, parse_participation
-from pytest_gpuinfra.target.sampling import SamplingPlan, sampler_text
-from pytest_gpuinfra.verdict.participation import (
+from pytest_gpuinfra.subjects.participation.samples import Participation, parse_participation
+from pytest_gpuinfra.on_target.sampling import SamplingPlan, sampler_text
+from pytest_gpuinfra.subjects.participation.judge import (
     LoadOutcome,
     judge_activity,
     judge_load,

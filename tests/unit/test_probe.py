@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuinfra import capture
-from pytest_gpuinfra.capture import Capture, take_capture
+from pytest_gpuinfra.capture import capture
+from pytest_gpuinfra.capture.capture import Capture, take_capture
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, ProbeError, UnreachableError
 from tests.recorded.made_host import probe_module

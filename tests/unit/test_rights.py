@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.connection.base import remote_command
+from pytest_gpuinfra.connection.pipe import remote_command
 from pytest_gpuinfra.connection.rights import READ_PYTHONS, explain_refusal, sudoers_text
-from pytest_gpuinfra.inventory import parse_inventory
+from pytest_gpuinfra.inventory.inventory import parse_inventory
 
 
 def granted(user: str, group: str) -> list[str]:

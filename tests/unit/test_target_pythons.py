@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra import capture
-from pytest_gpuinfra.connection.base import runner_source
+from pytest_gpuinfra.capture import capture
+from pytest_gpuinfra.connection.pipe import runner_source
 
 TARGET = Path(__file__).resolve().parents[2] / "pytest_gpuinfra" / "target"
 CONTROLLER_SIDE = ("plan.py", "packing.py", "probe_text.py", "sampling.py", "__init__.py")

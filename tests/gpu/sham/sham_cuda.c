@@ -8,7 +8,7 @@
 #include <time.h>
 #include <pthread.h>
 
-#include "../../../pytest_gpuinfra/target/kernels/kernels.cu"
+#include "../../../pytest_gpuinfra/on_target/kernels/kernels.cu"
 #include "faults.h"
 
 #define MOST_GPUS 16

@@ -1,0 +1,1 @@
+"""Requests in, raw answers out; evidence."""

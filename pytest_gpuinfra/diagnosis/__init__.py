@@ -1,0 +1,1 @@
+"""Causes before what follows from them."""

@@ -1,0 +1,1 @@
+"""Input and output after the capture, kept in the recording and replayed."""

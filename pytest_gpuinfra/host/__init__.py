@@ -1,0 +1,1 @@
+"""A host and its container, and their facts."""

@@ -1,0 +1,1 @@
+"""The running kernel: command line, boot, confidential computing."""

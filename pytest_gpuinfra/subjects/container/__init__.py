@@ -1,0 +1,1 @@
+"""A container on the host."""

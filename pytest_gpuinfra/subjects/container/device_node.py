@@ -1,0 +1,132 @@
+"""
+Device nodes of GPUs under /dev, from `ls -l` or stat(2), and the majors that drivers were given.
+
+Source: stat(2), proc(5) (/proc/devices), and ls(1): "crw-rw-rw- 1 root root 195, 255 Jul 21 11:50 /dev/nvidiactl",
+major and minor padded with blanks;
+Linux Documentation/admin-guide/devices.txt (195 is NVIDIA's; the major of nvidia-uvm is given out at module load).
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.capture.reading import Reading, Tree
+from pytest_gpuinfra.wire import load
+
+_LINE = re.compile(
+    r"(?P<kind>[bc])(?P<mode>[rwxsStT-]{9})[.+@]?\s+\d+\s+(?P<owner>\S+)\s+(?P<group>\S+)\s+"
+    r"(?P<major>\d+),\s*(?P<minor>\d+)\s+(?:.*\s)?(?P<path>/\S+)"
+)
+_COMPLAINT = re.compile(r"ls: (?:cannot access|cannot open) .*|.*: No such file or directory")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """
+    One device node.
+
+    Attributes:
+        path: "/dev/nvidia0".
+        major: Driver's number.
+        minor: Device's number.
+        mode: As `ls` writes it, without the type: "rw-rw-rw-".
+        owner: User, by name or number.
+        group: Group, by name or number.
+    """
+
+    path: str
+    major: int
+    minor: int
+    mode: str
+    owner: str
+    group: str
+
+
+def parse_device_tree(tree: Tree, root: str = "/dev") -> tuple[DeviceNode, ...]:
+    """
+    Read stat(2) of a directory's entries, as the probe gives it; what is no device node is passed over.
+
+    Returns:
+        Nodes by path. Shape (n,); () if there is none, and the directory could be read.
+
+    Raises:
+        FactUnavailable: An entry cannot be asked.
+        ParseError: An answer has another shape.
+    """
+    nodes = []
+    for name, node in tree.items():
+        reading = node["."]
+        try:
+            seen = load(reading.require(remedy="ask as root"))
+            mode = int(seen["mode"])
+            numbers = int(seen["major"]), int(seen["minor"])
+        except (ValueError, KeyError, TypeError):
+            raise ParseError(reading.source, 1, reading.text or "", "not the status of a file") from None
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            words = stat.filemode(mode)[1:]
+            nodes.append(DeviceNode(f"{root}/{name}", *numbers, words, str(seen["uid"]), str(seen["gid"])))
+    return tuple(sorted(nodes, key=lambda node: node.path))
+
+
+def parse_majors(reading: Reading) -> Mapping[str, int]:
+    """
+    Read /proc/devices: majors of character devices by driver; the last of a driver's several counts.
+
+    Raises:
+        FactUnavailable: It cannot be read.
+        ParseError: It names no character device.
+    """
+    text = reading.require(remedy="is /proc mounted there?")
+    part = text.partition("Character devices:")[2].partition("Block devices:")[0]
+    majors = {match[2]: int(match[1]) for match in re.finditer(r"^\s*(\d+) (\S+)$", part, re.MULTILINE)}
+    if not majors:
+        raise ParseError(reading.source, 1, text, "no character devices")
+    return majors
+
+
+def driver_of_node(path: str, majors: Mapping[str, int]) -> str | None:
+    """Give the name under which /proc/devices lists the driver of one of NVIDIA's nodes; None if it does not."""
+    names = ["nvidia-uvm"] if path.startswith("/dev/nvidia-uvm") else ["nvidia", "nvidia-frontend", "nvidiactl"]
+    names = ["nvidia-modeset", *names] if path == "/dev/nvidia-modeset" else names
+    names = ["nvidiactl", *names] if path == "/dev/nvidiactl" else names
+    return next((name for name in names if name in majors), None)
+
+
+def parse_device_nodes(reading: Reading) -> tuple[DeviceNode, ...]:
+    """
+    Read `ls -l /dev/...`; directories and plain files in the list are passed over.
+
+    Returns:
+        Nodes by path. Shape (n,); () where `ls` says that there is no such file.
+
+    Raises:
+        FactUnavailable: The list could not be had, or is empty.
+        ParseError: A line is no entry of a list.
+    """
+    nodes = []
+    lines = [line.strip() for line in reading.require().splitlines() if line.strip()]
+    for number, line in enumerate(lines, 1):
+        match = _LINE.fullmatch(line)
+        if match:
+            nodes.append(
+                DeviceNode(
+                    match["path"],
+                    int(match["major"]),
+                    int(match["minor"]),
+                    match["mode"],
+                    match["owner"],
+                    match["group"],
+                )
+            )
+        elif not _COMPLAINT.fullmatch(line) and not re.match(r"[-dls][rwx-]{9}|total \d+$|/\S+:$", line):
+            raise ParseError(reading.source, number, line, "not an entry of `ls -l`")
+    if not nodes and not any("No such file or directory" in line for line in lines):
+        said = lines[0] if lines else reading.stderr.strip() or "it is empty"
+        raise FactUnavailable(
+            reading.source, f"no device node: {said}", remedy="is the driver loaded? (nvidia-modprobe)"
+        )
+    return tuple(sorted(nodes, key=lambda node: node.path))

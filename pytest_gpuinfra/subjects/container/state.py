@@ -1,0 +1,128 @@
+"""
+State of a container as its host sees it: whether it runs, and whether it starts at boot.
+
+Source: pct(1) ("status: running"; `pct config`: "onboot: 1"), lxc-info(1) (-H: "RUNNING"), lxc.container.conf(5)
+(lxc.start.auto), `incus list --format json` and `lxc list --format json` (status, config "boot.autostart"), docker and
+podman inspect (State.Status, HostConfig.RestartPolicy), machinectl(1) (State=running), systemctl(1) (is-enabled).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.capture.reading import Node, Reading
+from pytest_gpuinfra.wire import load
+
+_NONE = re.compile(
+    r"does not exist|doesn't exist|no such (?:container|object|machine)|no machine|not found|no container with", re.I
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """
+    A container seen from its host.
+
+    Attributes:
+        word: Its state in the tool's own word, lower case: "running", "stopped", "exited", ...
+        autostart: Whether it starts at boot; None where the tool does not tell.
+        autostart_from: Where that stands, for messages.
+    """
+
+    word: str
+    autostart: bool | None
+    autostart_from: str
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self.word == "running"
+
+
+def parse_container_state(kind: str, name: str, node: Node) -> ContainerState:
+    """
+    Read what a kind's commands told.
+
+    Args:
+        kind: Kind of container (containers.KINDS), not "ssh".
+        name: Its name.
+        node: Readings "state", and "config" or "boot" where the kind has them.
+
+    Raises:
+        FactUnavailable: There is no such container, or its tool is missing or refuses.
+        ParseError: The tool says something else.
+    """
+    text = _told(node["state"], name)
+    if kind == "pct":
+        match = re.fullmatch(r"status: (\w+)", text)
+        return ContainerState(_word(match[1] if match else None, node["state"]), *_pct_autostart(node))
+    if kind == "lxc":
+        word = text.splitlines()[0].lower() if text else None
+        return ContainerState(_word(word, node["state"]), *_lxc_autostart(node))
+    if kind in ("incus", "lxd"):
+        return _lxd(node["state"], text, name)
+    if kind in ("docker", "podman"):
+        return _docker(node["state"], text)
+    match = re.search(r"^State=(\w+)$", text, re.MULTILINE)
+    boot = (node["boot"].text or "").strip() if "boot" in node else ""
+    told = {"enabled": True, "disabled": False}.get(boot)
+    return ContainerState(_word(match[1] if match else None, node["state"]), told, f"systemd-nspawn@{name}.service")
+
+
+def _told(reading: Reading, name: str) -> str:
+    text = reading.require(remedy="is this the host of the container, and its tool in the PATH?")
+    said = f"{text}\n{reading.stderr}"
+    if reading.exit_status and _NONE.search(said):
+        raise FactUnavailable(
+            reading.source,
+            f"there is no container {name}: {said.strip()[-200:]}",
+            remedy="correct its name; to an account other than root its tool may show no container (--gpu-sudo)",
+        )
+    return reading.require_success(remedy="asking for containers needs root (--gpu-sudo)").strip()
+
+
+def _word(word: str | None, reading: Reading) -> str:
+    if not word:
+        raise ParseError(reading.source, 1, reading.text or "", "not the state of a container")
+    return word
+
+
+def _pct_autostart(node: Node) -> tuple[bool | None, str]:
+    config = node["config"]
+    if config.text is None or config.exit_status:
+        return None, ""
+    match = re.search(r"^onboot:\s*(\d)", config.text, re.MULTILINE)
+    return bool(match and match[1] == "1"), f"onboot in {config.source}"
+
+
+def _lxc_autostart(node: Node) -> tuple[bool | None, str]:
+    config = node["config"]
+    if config.text is None:
+        return None, ""
+    values = re.findall(r"^\s*lxc\.start\.auto\s*=\s*(\d)", config.text, re.MULTILINE)
+    return bool(values and values[-1] == "1"), f"lxc.start.auto in {config.source}"
+
+
+def _lxd(reading: Reading, text: str, name: str) -> ContainerState:
+    try:
+        found = [one for one in load(text) if one["name"] == name]
+        if not found:
+            raise FactUnavailable(reading.source, f"there is no container {name}")
+        boot = {**found[0].get("expanded_config", {}), **found[0].get("config", {})}.get("boot.autostart")
+        return ContainerState(found[0]["status"].lower(), None if boot is None else boot == "true", "boot.autostart")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ParseError(reading.source, 1, text, "not a list of containers") from None
+
+
+def _docker(reading: Reading, text: str) -> ContainerState:
+    try:
+        seen = load(text)
+        return ContainerState(
+            seen["state"].lower(),
+            seen["restart"] in ("always", "unless-stopped"),
+            f"restart policy {seen['restart']!r}",
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ParseError(reading.source, 1, text, "not the state of a container") from None

@@ -1,0 +1,1 @@
+"""GPUs by the driver's own account."""

@@ -1,0 +1,152 @@
+"""
+`nvidia-smi topo`: how GPUs and network cards are connected (-m), and which peer access the driver grants (-p2p).
+
+Source: nvidia-smi topo --help and its legends (drivers 418 to 610). The header is underlined by escape sequences
+even into a pipe, columns are separated by tabs (spaces in copies), `-p2p` begins each line with a blank, the last
+columns of `-m` may be empty, and rows of network cards have no affinities.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.subjects.gpu.nvidia_smi import smi_text
+from pytest_gpuinfra.capture.reading import Reading
+
+P2P_WORDS = {
+    "OK": "granted",
+    "CNS": "Chipset not supported",
+    "GNS": "GPU not supported",
+    "TNS": "Topology not supported",
+    "NS": "Not supported",
+    "DR": "Disabled by regkey",
+    "U": "Unknown",
+}
+"""Words of the -p2p matrices, and the legend's meaning of each."""
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LABEL = r"(?:GPU|NIC)\d+|mlx\d+_\w+|(?:ibp|bnxt_re|irdma|hfi1_)\w+"
+_COLUMN = re.compile(rf"CPU Affinity|NUMA Affinity|GPU NUMA ID|{_LABEL}")
+_ROW = re.compile(rf"\s*(?P<label>{_LABEL})(?P<cells>[\s\t].*|$)")
+_COMMAND = re.compile(r"nvidia-smi topo\s+-\w+(?:\s+[a-z]\b)?")
+_LEGEND = re.compile(r"\s*(?P<nic>NIC\d+):\s*(?P<name>\S+)")
+_AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyMatrix:
+    """
+    One matrix.
+
+    Attributes:
+        kind: "link" for kinds of connection, "p2p" for peer access that the driver grants.
+        columns: Header, in order.
+        cells: Word by (row, column), itself ("X") left out; words kept verbatim.
+        cpu_affinity: Processors by row, as written ("0-31"); rows without one left out.
+        numa_affinity: NUMA node by row, as written; rows without one left out.
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+    cells: Mapping[tuple[str, str], str]
+    cpu_affinity: Mapping[str, str]
+    numa_affinity: Mapping[str, str]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """GPUs by nvidia-smi's index, "GPU0" first."""
+        return tuple(name for name in self.columns if name.startswith("GPU") and name[3:].isdigit())
+
+    @property
+    def gpu_pairs(self) -> Mapping[tuple[str, str], str]:
+        """Word by directed pair of GPUs. Shape (n(n-1),)."""
+        return {pair: word for pair, word in self.cells.items() if pair[0] in self.gpus and pair[1] in self.gpus}
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """
+    All matrices of one output.
+
+    Attributes:
+        matrices: In order. Shape (n >= 1,).
+        nics: Device name by NIC label ("NIC0": "mlx5_0"); {} if there is no such legend.
+    """
+
+    matrices: tuple[TopologyMatrix, ...]
+    nics: Mapping[str, str]
+
+    def __iter__(self) -> Iterator[TopologyMatrix]:
+        return iter(self.matrices)
+
+    def of_kind(self, kind: str) -> TopologyMatrix | None:
+        """Give the first matrix of a kind; None if there is none."""
+        return next((matrix for matrix in self.matrices if matrix.kind == kind), None)
+
+
+def parse_topology(reading: Reading) -> Topology:
+    """
+    Read the output of `nvidia-smi topo -m` or `-p2p`, or of several of them.
+
+    Raises:
+        FactUnavailable: nvidia-smi printed a message in place of a matrix.
+        ParseError: There is no matrix, or a row does not fit its header.
+    """
+    lines = _ESCAPE.sub("", smi_text(reading)).splitlines()
+    matrices: list[tuple[tuple[str, ...], list[tuple[int, str, list[str]]]]] = []
+    nics = {}
+    for number, line in enumerate(lines, 1):
+        header = _header(line)
+        if header:
+            matrices.append((header, []))
+            continue
+        row = _ROW.fullmatch(line)
+        legend = _LEGEND.fullmatch(line)
+        if legend:
+            nics[legend["nic"]] = legend["name"]
+        elif row and matrices:
+            matrices[-1][1].append((number, row["label"], _cells(row["cells"])))
+    if not matrices:
+        raise ParseError(reading.source, 1, lines[0], "no matrix")
+    return Topology(tuple(_matrix(reading, header, rows) for header, rows in matrices), nics)
+
+
+def _header(line: str) -> tuple[str, ...] | None:
+    """Read a header line; a command that was pasted in front of it is passed over."""
+    columns = tuple(match[0] for match in _COLUMN.finditer(line))
+    cells = [column for column in columns if column not in _AFFINITIES]
+    if not cells:
+        return None
+    rest = _COLUMN.sub("", line)
+    command = _COMMAND.search(rest)
+    junk = rest[command.end() if command else 0 :].strip()
+    return columns if not junk and (len(columns) > 1 or line[:1].isspace()) else None
+
+
+def _cells(text: str) -> list[str]:
+    """Split a row's cells: by tabs where there are any, since then a cell may be empty."""
+    return [cell.strip() for cell in text.lstrip(" ").removeprefix("\t").split("\t")] if "\t" in text else text.split()
+
+
+def _matrix(reading: Reading, header: tuple[str, ...], rows: list[tuple[int, str, list[str]]]) -> TopologyMatrix:
+    labels = [column for column in header if column not in _AFFINITIES]
+    affinities = [column for column in header if column in _AFFINITIES]
+    cells: dict[tuple[str, str], str] = {}
+    beside: dict[str, dict[str, str]] = {name: {} for name in _AFFINITIES}
+    for number, label, words in rows:
+        if len(words) < len(labels):
+            raise ParseError(reading.source, number, f"{label} {' '.join(words)}", "a row with too few cells")
+        for column, word in zip(labels, words, strict=False):
+            if column != label:
+                cells[label, column] = word
+        for column, word in zip(affinities, words[len(labels) :], strict=False):
+            if word not in ("", "N/A"):
+                beside[column][label] = word
+    missing = [label for label in labels if label not in {row[1] for row in rows}]
+    if missing:
+        raise FactUnavailable(reading.source, f"the matrix is cut off: no row of {', '.join(missing)}")
+    kind = "p2p" if not affinities and (not cells or set(cells.values()) <= P2P_WORDS.keys()) else "link"
+    return TopologyMatrix(kind, header, cells, beside["CPU Affinity"], beside["NUMA Affinity"])

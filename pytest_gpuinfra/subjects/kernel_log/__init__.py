@@ -1,0 +1,1 @@
+"""The kernel's log and the faults in it."""

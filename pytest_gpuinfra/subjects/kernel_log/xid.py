@@ -1,0 +1,132 @@
+"""
+Xid reports of the NVIDIA driver in the kernel log.
+
+Source: NVIDIA open-gpu-kernel-modules, src/nvidia/src/kernel/diagnostics and nverror.h (drivers 515 to 610);
+"NVRM: Xid (PCI:0000:01:00): CODE, pid=P, name=N, TEXT", without "PCI:" in old drivers, without the colon
+after NVRM in the first open ones; "GPU-I:05" behind the address names a MIG instance.
+NVLink 5 (144 to 150): "UNIT Fatal|Nonfatal XCn in Link NN (register values)".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
+from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
+from pytest_gpuinfra.pci_address import normalise_pci_address
+
+_XID = re.compile(r"NVRM:?\s*(?:GPU\d+ )?Xid \((?P<where>[^)]*)\): (?P<code>\d+)(?:,\s*(?P<rest>.*))?$")
+_WHERE = re.compile(r"(?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)(?:\s+GPU-I:(?P<mig>\w+))?")
+_MENTIONED = re.compile(r"NVRM:?\s*(?:GPU\d+ )?Xid\b")
+_PID = re.compile(r"pid='?(?P<pid>\d+|<unknown>|-\d+)'?(?:,\s*name=(?P<name>.*?))?(?:,\s+|$)")
+_NVLINK = re.compile(
+    r"(?P<unit>[A-Z][A-Z0-9_]+(?:\s+[A-Z]\w+)?)\s+(?P<severity>Fatal|Non-?fatal)\s+XC\d+\s+i\d+\s+"
+    r"Link\s+(?P<link>-?\d+)(?:\s+\((?P<values>[^)]*)\))?",
+    re.IGNORECASE,
+)
+_RECOVERY = re.compile(r"recovery action changed from (?:0x\w+ )?\((?P<old>[^)]*)\)\s+to (?:0x\w+ )?\((?P<new>[^)]*)\)")
+_FSP = re.compile(r"Error status (?P<status>0x\w+) while polling for FSP boot complete(?P<values>(?:, 0x\w+)*)")
+_LIMITED = re.compile(r"NVRM:?.*Rate limiting .* prints for GPU at (?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)")
+_RPC_TIMEOUT = 119
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xid(KernelFault):
+    """
+    One Xid line.
+
+    Attributes:
+        text: What follows the code, process and name taken off.
+        pid: Process that the driver names; None if it names none. Often not the culprit.
+        process: Its name; None if the driver names none.
+        mig_instance: GPU instance under MIG; None without one.
+        unit: NVLink 5's unit ("RLW_REMAP"); None elsewhere.
+        severity: NVLink 5's word, verbatim ("Fatal", "Nonfatal"); None elsewhere.
+        link: NVLink number, -1 for none in particular; None elsewhere.
+        recovery_from: Xid 154: action that was asked for before ("None"); None elsewhere.
+        recovery_to: Xid 154: action that is asked for now ("GPU Reset Required"); None elsewhere.
+        status: Xid 143: status of the wait for the security processor ("0x65"); None elsewhere.
+        registers: Values that the line shows, verbatim. Shape (n,), in the line's order.
+        rate_limited: Whether the driver says that it prints only some of these.
+    """
+
+    text: str
+    pid: int | None = None
+    process: str | None = None
+    mig_instance: str | None = None
+    unit: str | None = None
+    severity: str | None = None
+    link: int | None = None
+    recovery_from: str | None = None
+    recovery_to: str | None = None
+    status: str | None = None
+    registers: tuple[str, ...] = ()
+    rate_limited: bool = False
+
+    @property
+    def number(self) -> int:
+        """Xid code as a number."""
+        return int(self.code or 0)
+
+
+def parse_xids(entries: Sequence[KernelLogEntry]) -> tuple[KernelFault, ...]:
+    """
+    Pick the Xid reports out of the kernel log.
+
+    Returns:
+        One Xid for each line, in log order; a line that says Xid and is no report has kind "unreadable".
+        Shape (n,).
+    """
+    limited = {
+        _address(match["pci"])
+        for entry in entries
+        if (match := _LIMITED.search(" ".join(entry.message.split())))
+    }  # fmt: skip
+    faults: list[KernelFault] = []
+    for entry in entries:
+        fault = _read(entry)
+        if isinstance(fault, Xid) and fault.code == _RPC_TIMEOUT and fault.device in limited:
+            fault = replace(fault, rate_limited=True)
+        if fault:
+            faults.append(fault)
+    return tuple(faults)
+
+
+def _read(entry: KernelLogEntry) -> KernelFault | None:
+    message = re.sub(r"\s+(?:NVRM:\s+)?", " ", entry.message) if "\n" in entry.message else entry.message
+    match = _XID.search(message)
+    where = _WHERE.fullmatch(match["where"]) if match else None
+    device = _address(where["pci"]) if where else None
+    if not match or not where or not device:
+        return KernelFault(kind="unreadable", entry=entry) if _MENTIONED.search(message) else None
+    rest = (match["rest"] or "").strip()
+    process = _PID.match(rest)
+    text = rest[process.end() :] if process else rest
+    nvlink, recovery, fsp = _NVLINK.match(text), _RECOVERY.search(text), _FSP.search(text)
+    values = (nvlink and nvlink["values"]) or (fsp and fsp["values"]) or ""
+    return Xid(
+        kind="xid",
+        entry=entry,
+        device=device,
+        code=int(match["code"]),
+        text=text,
+        pid=int(process["pid"]) if process and process["pid"].isdigit() else None,
+        process=process["name"] if process and process["name"] not in (None, "<unknown>") else None,
+        mig_instance=where["mig"],
+        unit=nvlink["unit"] if nvlink else None,
+        severity=nvlink["severity"] if nvlink else None,
+        link=int(nvlink["link"]) if nvlink else None,
+        recovery_from=recovery["old"] if recovery else None,
+        recovery_to=recovery["new"] if recovery else None,
+        status=fsp["status"] if fsp else None,
+        registers=tuple(re.findall(r"0x[0-9a-fA-F]+", values)),
+    )
+
+
+def _address(text: str) -> str | None:
+    try:
+        return normalise_pci_address(text)
+    except ValueError:
+        return None

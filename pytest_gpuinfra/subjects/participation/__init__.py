@@ -1,0 +1,1 @@
+"""Which ranks work under load."""

@@ -1,0 +1,1 @@
+"""Whether the path that the service uses was proven right."""

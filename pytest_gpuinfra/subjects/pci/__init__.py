@@ -1,0 +1,1 @@
+"""PCI functions, their links and bindings, IOMMU groups."""

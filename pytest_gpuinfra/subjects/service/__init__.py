@@ -1,0 +1,1 @@
+"""A systemd unit: its files, processes and environment."""

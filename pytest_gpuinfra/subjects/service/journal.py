@@ -1,0 +1,97 @@
+"""
+What a unit logged since it was started: out-of-memory kills, and lines that tell of an error.
+
+Source: journalctl(1), `-o json`, cut down by target/probe_service.py to message, priority (syslog(3): 3 is an error)
+and pid; systemd's own words for a kill (src/core/unit.c, 246 to 257); Python's traceback and logging; CUDA's, NCCL's
+and torch's wordings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.wire import load
+
+_KILL = re.compile(
+    r"has been killed by the OOM killer|Failed with result 'oom-kill'|Out of memory: Killed process", re.IGNORECASE
+)
+_ERROR = re.compile(
+    r"Traceback \(most recent call last\)|\bCUDA (?:error|out of memory)\b|OutOfMemoryError|\bNCCL WARN\b"
+    r"|\b(?:ERROR|CRITICAL|FATAL)\b|Segmentation fault|core dumped|Main process exited, code="
+)
+_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """
+    One line of a unit's log.
+
+    Attributes:
+        message: Text; what looks like a secret is masked.
+        priority: syslog's level, 0 to 7; None if it has none.
+    """
+
+    message: str
+    priority: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitJournal:
+    """
+    A unit's log since its last start.
+
+    Attributes:
+        lines: Shape (n >= 1,), oldest first, the last 4000 at most.
+        source: Where it comes from.
+    """
+
+    lines: tuple[LogLine, ...]
+    source: str
+
+    @property
+    def memory_kills(self) -> tuple[str, ...]:
+        """Lines that tell of a kill for want of memory."""
+        return tuple(line.message for line in self.lines if _KILL.search(line.message))
+
+    def errors(self, allow: Sequence[str]) -> tuple[str, ...]:
+        """Give the lines that tell of an error, and that none of some regular expressions allows."""
+        allowed = [re.compile(pattern) for pattern in allow]
+        return tuple(
+            line.message
+            for line in self.lines
+            if (_ERROR.search(line.message) or (line.priority is not None and line.priority <= _LEVEL))
+            and not any(pattern.search(line.message) for pattern in allowed)
+        )
+
+    @property
+    def last(self) -> str:
+        """The last ten lines."""
+        return "\n".join(line.message for line in self.lines[-10:])
+
+
+def parse_unit_journal(reading: Reading) -> UnitJournal:
+    """
+    Read a unit's log.
+
+    Raises:
+        FactUnavailable: It cannot be read, or holds nothing since the start: systemd itself writes a line there.
+        ParseError: A line is no entry.
+    """
+    remedy = "is there a journal, and may this user read it? (root, group systemd-journal, journald's limits)"
+    text = reading.require_success(remedy=remedy)
+    lines = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            entry = load(line)
+            message, priority = str(entry["message"]), entry["priority"]
+        except (ValueError, KeyError, TypeError):
+            raise ParseError(reading.source, number, line, "not an entry of a journal") from None
+        lines.append(LogLine(message, int(priority) if str(priority).isdigit() else None))
+    if not lines:
+        raise FactUnavailable(reading.source, "it holds no line since the unit's start", remedy=remedy)
+    return UnitJournal(tuple(lines), reading.source)

@@ -1,0 +1,1 @@
+"""What the GPU programs report: copies and sums."""

@@ -1,0 +1,265 @@
+"""
+One all-reduce as a GPU program saw it: every sum, the transports, the speed, and how far each rank got.
+
+Source: target/arm.py, event "allreduce".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from pytest_gpuinfra.subjects.transfers.gpu_library import GpuLibrary, parse_gpu_library
+from pytest_gpuinfra.subjects.event import Program, ProgramEvent
+
+RunEnding = Literal["right", "wrong", "hang", "crash", "failed", "inconclusive"]
+"""failed: NCCL returned an error. inconclusive: no sum was made, for a reason that is not the path's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumResult:
+    """
+    One all-reduce.
+
+    Attributes:
+        type: "int32", "float32" or "bfloat16".
+        size_bytes: Message size.
+        repeat: Which round, from 1.
+        elements: Elements in each rank.
+        ranks_reported: Ranks that compared theirs.
+        wrong_elements: Elements that differ from the exact sum, all ranks together.
+        wrong_by_rank: The same by rank; ranks without are left out.
+        unreduced_elements: Of these, still the rank's own contribution.
+        zero_elements: Of these, zero.
+        first_wrong_index: Lowest index of one; None if there is none.
+    """
+
+    type: str
+    size_bytes: int
+    repeat: int
+    elements: int
+    ranks_reported: int
+    wrong_elements: int
+    wrong_by_rank: Mapping[int, int]
+    unreduced_elements: int
+    zero_elements: int
+    first_wrong_index: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SumSpeed:
+    """
+    Speed of all-reduces in a row, of the slowest rank.
+
+    Attributes:
+        type: Element type.
+        size_bytes: Message size.
+        time_s: Seconds of one.
+        algbw_gb_s: size/time, GB/s, 10^9 bytes.
+        busbw_gb_s: algbw x 2(n-1)/n. Source: nccl-tests doc/PERFORMANCE.md.
+    """
+
+    type: str
+    size_bytes: int
+    time_s: float
+    algbw_gb_s: float
+    busbw_gb_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankChannels:
+    """
+    How many of NCCL's channels one rank has to another by one transport, as counted in NCCL's own log.
+
+    Attributes:
+        src_rank: Rank that sends.
+        dst_rank: Rank that receives.
+        transport: NCCL's word: "P2P", "SHM", "NET".
+        detail: What follows it ("CUMEM", "direct/direct"); "" if nothing does.
+        count: Lines of the log.
+    """
+
+    src_rank: int
+    dst_rank: int
+    transport: str
+    detail: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """
+    How far one rank got.
+
+    Attributes:
+        rank: Rank.
+        pci: PCI address of its device.
+        pid: Its process on the target.
+        stage: What it was doing last.
+        done: Whether it said that it was through.
+        exit_status: None if it was killed, or had not ended.
+        signal: Name of the signal that ended it, as it ended by itself; None if none did.
+        error: What kept it from going on; None if nothing did.
+        last_line: Last line of its output, which is NCCL's log; "" if there is none.
+        silent_s: Seconds since it last said anything.
+    """
+
+    rank: int
+    pci: str
+    pid: int
+    stage: str
+    done: bool
+    exit_status: int | None
+    signal: str | None
+    error: str | None
+    last_line: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceRun:
+    """
+    One all-reduce arm.
+
+    Attributes:
+        program: Which program ran it: by NCCL alone, or by torch.distributed.
+        arm: Its name in the plan ("service", "shm", "p2p").
+        devices: PCI addresses. Shape (world_size,), by rank.
+        ending: How it ended.
+        reason: Why, for every ending but "right".
+        environment: Variables that it was given.
+        unset: Variables that were taken away.
+        library: The NCCL that was used; None if no rank got so far.
+        sums: Every sum. Shape (n,); empty if none was made.
+        speed: None unless the ending is "right" and the plan asked for it.
+        channels: Transports that NCCL's log proves. Empty: the log proves none.
+        ranks: How far each rank got. Shape (world_size,); empty if none was started.
+        log: Lines of NCCL's log that prove or explain, all ranks.
+        removed_files: /dev/shm files of killed ranks that the program removed.
+        stuck: Ranks that not even SIGKILL ended.
+        took_s: Seconds from the start signal to the last rank's end.
+        joining_s: Of these, until the first rank had its communicator; None if none had.
+    """
+
+    program: Program
+    arm: str
+    devices: tuple[str, ...]
+    ending: RunEnding
+    reason: str | None
+    environment: Mapping[str, str]
+    unset: tuple[str, ...]
+    library: GpuLibrary | None
+    sums: tuple[SumResult, ...]
+    speed: SumSpeed | None
+    channels: tuple[RankChannels, ...]
+    ranks: tuple[RankReport, ...]
+    log: tuple[str, ...]
+    removed_files: tuple[str, ...]
+    stuck: tuple[str, ...]
+    took_s: float
+    joining_s: float | None
+
+    @property
+    def transports(self) -> frozenset[str]:
+        """NCCL's words of all transports seen; empty if its log proves none."""
+        return frozenset(one.transport for one in self.channels)
+
+    @property
+    def observed_wrong(self) -> bool:
+        """Whether something wrong was seen, as opposed to nothing seen."""
+        return self.ending in ("wrong", "failed", "hang", "crash")
+
+    def __str__(self) -> str:
+        words = "+".join(sorted(self.transports)) or "no transport proven"
+        speed = "" if self.speed is None else f", busbw {self.speed.busbw_gb_s:g} GB/s"
+        return f"all-reduce {self.arm} over {len(self.devices)} GPUs ({words}): " + (
+            f"right{speed}" if self.ending == "right" else f"{self.ending}: {self.reason}"
+        )
+
+
+def parse_all_reduce(event: ProgramEvent) -> AllReduceRun:
+    """
+    Read one event of an all-reduce.
+
+    Raises:
+        ParseError: It has another shape, or calls itself right without a right sum in every rank.
+    """
+    ending = cast(RunEnding, event.one_of("ending", get_args(RunEnding)))
+    devices = event.texts("devices")
+    sums = tuple(parse_sum(part) for part in event.parts("runs"))
+    proven = sums and all(one.ranks_reported == len(devices) and not one.wrong_elements for one in sums)
+    if ending == "right" and not proven:
+        raise event.unknown("a right ending without a right sum in every rank")
+    library, speed = event.part("library"), event.part("speed")
+    return AllReduceRun(
+        program=cast(Program, event.one_of("program", get_args(Program))),
+        arm=event.text("arm"),
+        devices=devices,
+        ending=ending,
+        reason=event.optional("reason", str),
+        environment=event.words("environment"),
+        unset=event.texts("unset"),
+        library=parse_gpu_library(library) if library else None,
+        sums=sums,
+        speed=parse_speed(speed) if speed else None,
+        channels=tuple(
+            RankChannels(
+                part.integer("src_rank"),
+                part.integer("dst_rank"),
+                part.text("transport"),
+                part.text("detail"),
+                part.integer("count"),
+            )
+            for part in event.parts("channels")
+        ),
+        ranks=tuple(parse_rank(part) for part in event.parts("ranks")),
+        log=event.texts("log"),
+        removed_files=event.texts("removed_files"),
+        stuck=event.texts("stuck"),
+        took_s=event.number("took_s"),
+        joining_s=event.optional("joining_s", float),
+    )
+
+
+def parse_sum(event: ProgramEvent) -> SumResult:
+    """Read one sum of an event."""
+    return SumResult(
+        type=event.text("type"),
+        size_bytes=event.integer("size_bytes"),
+        repeat=event.integer("repeat"),
+        elements=event.integer("elements"),
+        ranks_reported=event.integer("ranks_reported"),
+        wrong_elements=event.integer("wrong_elements"),
+        wrong_by_rank=event.counts("wrong_by_rank"),
+        unreduced_elements=event.integer("unreduced_elements"),
+        zero_elements=event.integer("zero_elements"),
+        first_wrong_index=event.optional("first_wrong_index", int),
+    )
+
+
+def parse_speed(event: ProgramEvent) -> SumSpeed:
+    """Read the speed of an event."""
+    return SumSpeed(
+        type=event.text("type"),
+        size_bytes=event.integer("size_bytes"),
+        time_s=event.number("time_s"),
+        algbw_gb_s=event.number("algbw_gb_s"),
+        busbw_gb_s=event.number("busbw_gb_s"),
+    )
+
+
+def parse_rank(event: ProgramEvent) -> RankReport:
+    """Read one rank of an event."""
+    return RankReport(
+        rank=event.integer("rank"),
+        pci=event.text("pci"),
+        pid=event.integer("pid"),
+        stage=event.text("stage"),
+        done=event.boolean("done"),
+        exit_status=event.optional("exit_status", int),
+        signal=event.optional("signal", str),
+        error=event.optional("error", str),
+        last_line=event.text("last_line"),
+        silent_s=event.number("silent_s"),
+    )
