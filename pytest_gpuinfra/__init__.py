@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.capture.capture import Capture, take_capture
+    from pytest_gpuinfra.capture.evidence import explain
     from pytest_gpuinfra.connection.pipe import CommandResult, Connection
     from pytest_gpuinfra.errors import (
         CommandTimeout,
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
         RecordingError,
         UnreachableError,
     )
-    from pytest_gpuinfra.capture.evidence import explain
-    from pytest_gpuinfra.host.host import GpuHost
     from pytest_gpuinfra.host.facts import HostFacts
+    from pytest_gpuinfra.host.host import GpuHost
     from pytest_gpuinfra.inventory.inventory import Expectation, HostSpec, Inventory, read_inventory
     from pytest_gpuinfra.record.recording import Recording, read_recording
     from pytest_gpuinfra.session.items import ExpectedValue, GpuDevice

@@ -99,8 +99,8 @@ def _recording(path: str) -> Recording:
     """Read a recording, or the newest of each host in a folder of them."""
     from pathlib import Path
 
-    from pytest_gpuinfra.record.compare import join
     from pytest_gpuinfra.errors import RecordingError
+    from pytest_gpuinfra.record.compare import join
     from pytest_gpuinfra.record.recording import read_recording
 
     try:
@@ -160,8 +160,8 @@ def compare(
     """
     from pathlib import Path
 
-    from pytest_gpuinfra.record import compare as core
     from pytest_gpuinfra.errors import GpuInfraError
+    from pytest_gpuinfra.record import compare as core
     from pytest_gpuinfra.report import compare_text
 
     endings = {".md": "markdown", ".html": "html", ".json": "json", ".txt": "terminal"}

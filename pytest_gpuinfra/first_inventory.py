@@ -14,13 +14,13 @@ from typing import TypeVar
 
 from pytest_gpuinfra.capture.capture import Request, command, node
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
-from pytest_gpuinfra.subjects.pci.functions import PciFunction, PciFunctions
-from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.host.facts import HostFacts
 from pytest_gpuinfra.masking import mask_text
+from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.record.recording import RecordedHost
-from pytest_gpuinfra.report.pair_matrix import matrix_of
 from pytest_gpuinfra.record.snapshot import snapshot_of
+from pytest_gpuinfra.report.pair_matrix import matrix_of
+from pytest_gpuinfra.subjects.pci.functions import PciFunction, PciFunctions
 
 T = TypeVar("T")
 _UNIT_NAMES = ("nvidia*", "*gpu*", "dcgm*", "*fabricmanager*", "amd-smi*", "*rocm*")

@@ -286,8 +286,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     config.pluginmanager.register(endings, "gpuinfra-endings")
     config.pluginmanager.register(endings.AskedFor(), "gpuinfra-asked-for")
-    from pytest_gpuinfra.report.masked import MaskedReports
     from pytest_gpuinfra.capture.spool import IN_MEMORY
+    from pytest_gpuinfra.report.masked import MaskedReports
 
     config.pluginmanager.register(MaskedReports(run), "gpuinfra-masked")
     if len(run.all_aliases or run.selected) > IN_MEMORY:
@@ -383,8 +383,8 @@ def _keeps_connections(config: pytest.Config) -> bool:
 
 def _read_run(config: pytest.Config, names: list[str]) -> Run:
     from pytest_gpuinfra.errors import GpuInfraError
-    from pytest_gpuinfra.session.inventory_place import inventory_folder, inventory_folders, missing_text
     from pytest_gpuinfra.record.recording import read_recording
+    from pytest_gpuinfra.session.inventory_place import inventory_folder, inventory_folders, missing_text
     from pytest_gpuinfra.session.run import REBOOT_WAIT_S, Run, Settings
     from pytest_gpuinfra.session.select import find_inventory, hosts_of_share, join_inventory, select_hosts
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
+from pytest_gpuinfra.capture.reading import Node, Reading, Tree
 from pytest_gpuinfra.connection.pipe import NO_PYTHON, CommandResult, Connection, inside_argv, runner_source
 from pytest_gpuinfra.errors import (
     CommandTimeout,
@@ -21,7 +22,6 @@ from pytest_gpuinfra.errors import (
     ProbeError,
     UnreachableError,
 )
-from pytest_gpuinfra.capture.reading import Node, Reading, Tree
 from pytest_gpuinfra.on_target.probe.probe_answer import flaw_of
 from pytest_gpuinfra.on_target.probe_text import probe_text
 from pytest_gpuinfra.wire import load_object

@@ -86,7 +86,7 @@ class Check:
 
 def read_catalogue() -> tuple[Check, ...]:
     """Read all checks, by area, file, and their order there. Shape (n,)."""
-    common = [read_module(file) for file in sorted(PACKAGE.glob("fixtures*.py"))]
+    common = [read_module(file) for file in sorted(PACKAGE.glob("fixtures/*.py"))]
     fixtures = {name: fixture for module in common for name, fixture in module.fixtures.items()}
     origin = {name: source for module in common for name, source in module.origin.items()}
     return tuple(
@@ -162,7 +162,7 @@ def _checks(area: str, file: Path, common: Mapping[str, Fixture], origin: Mappin
             name
             for code in codes
             for name in re.findall(r"\b[a-z]\w+(?=\()", code)
-            if origins.get(name, "").startswith("pytest_gpuinfra.subjects.")
+            if origins.get(name, "").startswith(("pytest_gpuinfra.subjects.", "pytest_gpuinfra.endpoint.judge_"))
         )
         types = [fixture.returns for fixture in used] + [
             ast.unparse(a.annotation) for a in node.args.args if a.annotation

@@ -8,21 +8,21 @@ from pytest_gpuinfra.catalogue.source import PACKAGE, Fixture, first_words, rais
 from pytest_gpuinfra.session.items import KINDS
 
 _TITLES = {
-    "fixtures": "The host and its facts",
-    "fixtures_gpu": "GPU programs",
-    "fixtures_service": "Container and service",
-    "fixtures_endpoint": "Endpoint",
-    "fixtures_baseline": "Before and after",
+    "host": "The host and its facts",
+    "gpu": "GPU programs",
+    "service": "Container and service",
+    "endpoint": "Endpoint",
+    "baseline": "Before and after",
 }
 
 
 def fixtures_markdown() -> str:
     """Give all public fixtures: those that a test is repeated for first, then the others by subject."""
-    files = sorted(PACKAGE.glob("fixtures*.py"), key=lambda file: (file.stem not in _TITLES, file.stem))
+    files = sorted(PACKAGE.glob("fixtures/*.py"), key=lambda file: (file.stem not in _TITLES, file.stem))
     found = {file.stem: list(_public(read_module(file).fixtures.values())) for file in files}
     each = [fixture for fixtures in found.values() for fixture in fixtures if fixture.name in KINDS]
     lines = [
-        (PACKAGE / "fixture_examples.md").read_text(encoding="utf-8"),
+        (PACKAGE / "catalogue" / "fixture_examples.md").read_text(encoding="utf-8"),
         "## One test for each",
         "",
         "A test that takes one of these is repeated for each of them;",
@@ -32,7 +32,7 @@ def fixtures_markdown() -> str:
     for stem, fixtures in found.items():
         rest = [fixture for fixture in fixtures if fixture.name not in KINDS]
         if rest:
-            lines += ["", f"## {_TITLES.get(stem, stem.removeprefix('fixtures_').replace('_', ' '))}", ""]
+            lines += ["", f"## {_TITLES.get(stem, stem.replace('_', ' '))}", ""]
             lines += _table(rest)
     return "\n".join(lines) + "\n"
 

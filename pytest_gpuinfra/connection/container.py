@@ -176,8 +176,3 @@ def entered_by(enter: Sequence[str]) -> Container | None:
 def _plain(argv: Sequence[str]) -> list[str]:
     """Give the words of an argv that are no program text."""
     return [word for word in argv if len(word) <= 200 and re.fullmatch(r"[\w.@:%\[\]/-]+", word)]
-
-
-def words(argv: Sequence[str]) -> str:
-    """Show an argv without the text of our own program in it."""
-    return " ".join("..." if len(word) > 200 else word for word in argv)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
+from pytest_gpuinfra.connection.container import Container
+from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.pipe import (
     HOST_REACHED,
     NO_PYTHON,
@@ -14,9 +16,7 @@ from pytest_gpuinfra.connection.pipe import (
     explain_unsafe,
     nested_command,
 )
-from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.ssh import SshConnection
-from pytest_gpuinfra.connection.container import Container
 from pytest_gpuinfra.errors import ProbeError, UnreachableError
 
 

@@ -11,13 +11,12 @@ import socket
 import tempfile
 import threading
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pytest_gpuinfra.connection.pipe import Connection, Feed
 from pytest_gpuinfra.errors import GpuInfraError, ProbeError, UnreachableError
+from pytest_gpuinfra.on_target.bundle import packed
 from pytest_gpuinfra.wire import Lines, WireError, load_object
 
 _LIFETIME_S = 86400.0
@@ -131,7 +130,7 @@ class Tunnel:
     def _run(self) -> None:
         try:
             self._connection.run_program(
-                _source(),
+                packed((), "tunnel"),
                 self._plan,
                 timeout_s=_LIFETIME_S,
                 on_output=self._heard,
@@ -260,8 +259,3 @@ class _End:
             near, self._near = self._near, None
         if near is not None:
             near.close()
-
-
-@cache
-def _source() -> str:
-    return (Path(__file__).parent.parent / "target" / "tunnel.py").read_text(encoding="utf-8")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from pytest_gpuinfra.pci_address import short_address
-from pytest_gpuinfra.subjects.kernel_log.xid import Xid
 from pytest_gpuinfra.diagnosis.finding import Confidence, Finding, Step, some
 from pytest_gpuinfra.diagnosis.observations import Observations, Unknown, known, reasons
+from pytest_gpuinfra.pci_address import short_address
+from pytest_gpuinfra.subjects.kernel_log.xid import Xid
 
 _OFF_BUS = 79
 _LOST = re.compile(r"GPU is lost|fallen off the bus|Unable to determine the device handle", re.IGNORECASE)

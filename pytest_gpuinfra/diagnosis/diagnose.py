@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_gpuinfra.diagnosis import device
-from pytest_gpuinfra.diagnosis import path
-from pytest_gpuinfra.diagnosis import service
+from pytest_gpuinfra.diagnosis import device, path, service
 from pytest_gpuinfra.diagnosis.finding import Confidence, Finding, Rung, Step
 from pytest_gpuinfra.diagnosis.observations import Observations
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from pytest_gpuinfra.endpoint.engine import engine_from
+from pytest_gpuinfra.endpoint.judge_speculation import judge_speculation
 from pytest_gpuinfra.endpoint.metrics import pick_metrics
 from pytest_gpuinfra.endpoint.readiness import Readiness
 from pytest_gpuinfra.endpoint.speculation import SpeculationCounters, SpeculationRun, grown, speculation_from
 from pytest_gpuinfra.errors import FactUnavailable
-from pytest_gpuinfra.inventory.model import SpeculationExpectation
 from pytest_gpuinfra.gather.endpoint import EmbeddedOnce, Serving, ServingSettings
+from pytest_gpuinfra.inventory.model import SpeculationExpectation
 from pytest_gpuinfra.subjects.verdict import Verdict
-from pytest_gpuinfra.endpoint.judge_speculation import judge_speculation
 
 
 def read_readiness(data: Mapping[str, Any], alias: str) -> Readiness:

@@ -15,8 +15,6 @@ likely: one observation that points to it, or several with a piece missing.
 possible: it would explain what was seen, and what would settle it was not observed.
 """
 
-CONFIDENCES: tuple[Confidence, ...] = ("certain", "likely", "possible")
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

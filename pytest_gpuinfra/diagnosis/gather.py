@@ -11,18 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ProbeError
-from pytest_gpuinfra.subjects.kernel_log.address import decode_address
-from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
-from pytest_gpuinfra.subjects.kernel_log.iommu_boot import parse_iommu_boot
-from pytest_gpuinfra.subjects.kernel_log.log import KernelLog
-from pytest_gpuinfra.subjects.participation.samples import Participation, parse_participation
-from pytest_gpuinfra.subjects.pci.functions import PciFunctions
-from pytest_gpuinfra.pci_address import short_address
-from pytest_gpuinfra.gather.gpu import GpuRun, GpuRuns, GpuRunSettings
-from pytest_gpuinfra.subjects.kernel_log.faults import KernelFaults
-from pytest_gpuinfra.subjects.service.comparison import compare_with_process, compare_with_systemd
-from pytest_gpuinfra.subjects.pci.acs import redirecting
 from pytest_gpuinfra.diagnosis.diagnose import Finding, diagnose
 from pytest_gpuinfra.diagnosis.observations import (
     AcsSeen,
@@ -36,13 +24,25 @@ from pytest_gpuinfra.diagnosis.observations import (
     Unknown,
     known,
 )
+from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ProbeError
+from pytest_gpuinfra.gather.gpu import GpuRun, GpuRuns, GpuRunSettings
+from pytest_gpuinfra.pci_address import short_address
+from pytest_gpuinfra.subjects.kernel_log.address import decode_address
+from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
+from pytest_gpuinfra.subjects.kernel_log.faults import KernelFaults
+from pytest_gpuinfra.subjects.kernel_log.iommu_boot import parse_iommu_boot
+from pytest_gpuinfra.subjects.kernel_log.log import KernelLog
 from pytest_gpuinfra.subjects.kernel_log.sort import driver_loaded_at_s
 from pytest_gpuinfra.subjects.participation.judge import judge_activity, judge_presence
+from pytest_gpuinfra.subjects.participation.samples import Participation, parse_participation
+from pytest_gpuinfra.subjects.pci.acs import redirecting
+from pytest_gpuinfra.subjects.pci.functions import PciFunctions
+from pytest_gpuinfra.subjects.service.comparison import compare_with_process, compare_with_systemd
 
 if TYPE_CHECKING:
-    from pytest_gpuinfra.subjects.container.facts import ContainerFacts
     from pytest_gpuinfra.endpoint.readiness import Readiness
     from pytest_gpuinfra.host.host import GpuHost
+    from pytest_gpuinfra.subjects.container.facts import ContainerFacts
     from pytest_gpuinfra.subjects.service.facts import ServiceFacts
     from pytest_gpuinfra.subjects.verdict import Verdict
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
-from pytest_gpuinfra.subjects.service.filesystem import Space
-from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
-from pytest_gpuinfra.subjects.service.unit import UnitState
-from pytest_gpuinfra.subjects.service.journal import UnitJournal
-from pytest_gpuinfra.subjects.verdict import Verdict
 from pytest_gpuinfra.subjects.service.drift import Drift
 from pytest_gpuinfra.subjects.service.environment import EffectiveVariable, Layer
+from pytest_gpuinfra.subjects.service.filesystem import Space
+from pytest_gpuinfra.subjects.service.journal import UnitJournal
 from pytest_gpuinfra.subjects.service.transport import SeenTransport
+from pytest_gpuinfra.subjects.service.unit import UnitState
+from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun
+from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.endpoint.readiness import Readiness

@@ -14,13 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun
-from pytest_gpuinfra.pci_address import short_address
-from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
-from pytest_gpuinfra.subjects.kernel_log.xid import Xid
 from pytest_gpuinfra.diagnosis.finding import Confidence, Finding, Step, some
 from pytest_gpuinfra.diagnosis.observations import Observations, Unknown, known, reasons
+from pytest_gpuinfra.pci_address import short_address
+from pytest_gpuinfra.subjects.kernel_log.xid import Xid
 from pytest_gpuinfra.subjects.path_safety.judge import CUSTOM_SWITCH, NCCL_SWITCH
+from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun
+from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
 
 _TRANSLATED = ("DMA", "DMA-FQ")
 _BLACKWELL = re.compile(r"Blackwell|\bG?B[123]00\b")

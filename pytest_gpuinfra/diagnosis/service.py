@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from pytest_gpuinfra.subjects.service.engine_allreduce import parse_engine_allreduce
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.diagnosis.finding import Confidence, Finding, Step, some
 from pytest_gpuinfra.diagnosis.observations import Observations, ServiceSeen, Unknown, known, reasons
@@ -16,6 +15,7 @@ from pytest_gpuinfra.subjects.path_safety.judge import (
     custom_all_reduce_in_effect,
     peer_arguments_in_effect,
 )
+from pytest_gpuinfra.subjects.service.engine_allreduce import parse_engine_allreduce
 from pytest_gpuinfra.subjects.service.environment import ProcessValue
 
 _NAME = "NCCL_P2P_DISABLE"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 from pytest_gpuinfra.endpoint.chat import ChatAnswer
-from pytest_gpuinfra.endpoint.match import LONGEST, compare
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer
+from pytest_gpuinfra.endpoint.match import LONGEST, compare
 from pytest_gpuinfra.endpoint.prompts import Prompt
 from pytest_gpuinfra.endpoint.smoke import Asked
 from pytest_gpuinfra.endpoint.stream import StreamAnswer

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pytest_gpuinfra.endpoint.bad_requests import Refusal
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer
+from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from pytest_gpuinfra.endpoint.smoke import Asked
 from pytest_gpuinfra.endpoint.throughput import Throughput
-from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from pytest_gpuinfra.subjects.verdict import Verdict
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_gpuinfra.endpoint.failures import NoAnswer
-from pytest_gpuinfra.endpoint.smoke import Asked
 from pytest_gpuinfra.endpoint.judge_answers import CORRUPT, failed, judge_answer, shown
+from pytest_gpuinfra.endpoint.smoke import Asked
 from pytest_gpuinfra.subjects.verdict import Verdict
 
 

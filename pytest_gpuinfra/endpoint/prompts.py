@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.input_file import parse_toml, read_text
 
-DEFAULT_FILE = Path(__file__).parent.parent / "prompts.toml"
+DEFAULT_FILE = Path(__file__).with_name("prompts.toml")
 AnswerKind: TypeAlias = Literal["integer", "exact", "regex", "tolerance"]
 _KEYS = {"name", "prompt", "expected", "kind", "tolerance", "max_tokens", "system"}
 

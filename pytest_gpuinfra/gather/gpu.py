@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pytest_gpuinfra.capture.capture import kernel_log, take_capture
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.connection.pipe import Connection
 from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, GpuInfraError, ProbeError
 from pytest_gpuinfra.gather.event_lines import EventLines
+from pytest_gpuinfra.on_target.plan import P2P, SHM, ArmPlan, GpuPlan, estimate, program_text
 from pytest_gpuinfra.subjects.kernel_log.address import decode_address
-from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 from pytest_gpuinfra.subjects.kernel_log.kinds import parse_kernel_faults
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, KernelLogEntry, parse_kernel_log
-from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
-from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.subjects.path_safety.judge import RankPath
 from pytest_gpuinfra.subjects.service.as_it_runs import (
     UNSET,
     environment_of_service,
@@ -31,13 +31,14 @@ from pytest_gpuinfra.subjects.service.as_it_runs import (
     nccl_of_service,
     process_of_service,
 )
-from pytest_gpuinfra.on_target.plan import P2P, SHM, ArmPlan, GpuPlan, estimate, program_text
-from pytest_gpuinfra.subjects.path_safety.judge import RankPath
+from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
+from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
 
 if TYPE_CHECKING:
-    from pytest_gpuinfra.host.facts import HostFacts
+    from pytest_gpuinfra.subjects.pci.functions import PciFunctions
+    from pytest_gpuinfra.subjects.pci.iommu import IommuGroups
     from pytest_gpuinfra.subjects.service.facts import ServiceFacts
-    from pytest_gpuinfra.session.items import DirectedPair
+    from pytest_gpuinfra.subjects.transfers.pair import DirectedPair
 
 _ALLOWANCE_S = 60.0
 _NO_PEERS: dict[str, Any] = {"mechanisms": (), "simultaneous": (), "chains": ()}
@@ -80,6 +81,16 @@ class GpuRunSettings:
         return ArmPlan(name, base.environment, base.unset, devices)
 
 
+class PciFacts(Protocol):
+    """What is known of a host's PCI functions; each may raise FactUnavailable."""
+
+    @property
+    def pci_functions(self) -> PciFunctions: ...
+
+    @property
+    def iommu_groups(self) -> IommuGroups: ...
+
+
 @dataclass(frozen=True, slots=True)
 class GpuRun:
     """
@@ -114,7 +125,7 @@ class GpuRun:
             if entry.time_s is not None and began_s - 0.05 <= entry.time_s <= ended_s + 0.2
         )
 
-    def context(self, facts: HostFacts, pair: DirectedPair, transfer: PeerTransfer | None) -> list[str]:
+    def context(self, facts: PciFacts, pair: DirectedPair, transfer: PeerTransfer | None) -> list[str]:
         """Give what else was seen of a pair: group types, the driver's word, kernel messages during its copies."""
         words = []
         try:
@@ -137,7 +148,7 @@ class GpuRun:
         return words
 
 
-def _with_owner(entry: KernelLogEntry, facts: HostFacts) -> str:
+def _with_owner(entry: KernelLogEntry, facts: PciFacts) -> str:
     """Give a message, and whose memory it speaks of where it is a refused access."""
     faults = parse_kernel_faults(KernelLog((entry,), "/dev/kmsg", ""))
     try:

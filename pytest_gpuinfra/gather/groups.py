@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.capture.selected import SelectedHost
 from pytest_gpuinfra.connection.nested import connect_container
+from pytest_gpuinfra.connection.pipe import Connection
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.gather.event_lines import EventLines
 from pytest_gpuinfra.inventory.groups import CollectiveExpectation
-from pytest_gpuinfra.subjects.groups.part import HostPart, parse_host_part
-from pytest_gpuinfra.session.select import SelectedHost
-from pytest_gpuinfra.host.requests import container_of
+from pytest_gpuinfra.inventory.inventory import container_of
 from pytest_gpuinfra.on_target.plan import ON_CPU, ON_GPUS, Deadlines, HostsPlan, Rendezvous, program_text
+from pytest_gpuinfra.subjects.groups.part import HostPart, parse_host_part
 
 ROUNDS = 7
 """Rounds of pairs at most, so that the pairs of a large group stay in proportion to its hosts."""

@@ -19,9 +19,9 @@ from pytest_gpuinfra.connection.pipe import Connection
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.errors import EndpointError, FactUnavailable, GpuInfraError, ProbeError
 from pytest_gpuinfra.gather.event_lines import EventLines
-from pytest_gpuinfra.subjects.participation.samples import Participation, parse_participation
 from pytest_gpuinfra.on_target.sampling import SamplingPlan, sampler_text
 from pytest_gpuinfra.subjects.participation.judge import LoadOutcome
+from pytest_gpuinfra.subjects.participation.samples import Participation, parse_participation
 
 STREAMS = 4
 _FIRST_ANSWER_S = 20.0

@@ -18,15 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuinfra.capture.capture import Capture, Request, command, file, inside, node, take_capture
-from pytest_gpuinfra.connection.pipe import Connection, PipeConnection
+from pytest_gpuinfra.capture.reading import Node
+from pytest_gpuinfra.connection.container import Container
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.nested import connect_container
+from pytest_gpuinfra.connection.pipe import Connection, PipeConnection
 from pytest_gpuinfra.connection.ssh import SshConnection
-from pytest_gpuinfra.connection.container import Container
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ProbeError, UnreachableError
-from pytest_gpuinfra.capture.reading import Node
-from pytest_gpuinfra.inventory.inventory import HostSpec
-from pytest_gpuinfra.host.requests import container_of
+from pytest_gpuinfra.inventory.inventory import HostSpec, container_of
 
 CONTAINER_GRACE_S = 30.0
 """How long a container may take to appear once its host has done all jobs of its start."""

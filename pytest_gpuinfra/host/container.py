@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_gpuinfra.capture.evidence import Evidence, evidence
+from pytest_gpuinfra.connection.container import Container
 from pytest_gpuinfra.connection.pipe import CommandResult, Connection, OnOutput
 from pytest_gpuinfra.subjects.container.facts import ContainerFacts
-from pytest_gpuinfra.connection.container import Container
-from pytest_gpuinfra.capture.evidence import Evidence, evidence
 
 if TYPE_CHECKING:
     import testinfra.host  # type: ignore[import-untyped]
@@ -98,6 +98,6 @@ def command_evidence(where: str, result: CommandResult) -> Evidence:
 
 def observed_testinfra(connection: Connection, observe: Callable[[Evidence], None]) -> testinfra.host.Host:
     """Give testinfra's `Host` over a connection; what its commands print becomes evidence of the test that runs."""
-    from pytest_gpuinfra.connection.testinfra import host_over  # noqa: PLC0415  # testinfra is not light
+    from pytest_gpuinfra.connection.testinfra import host_over  # testinfra is not light
 
     return host_over(connection, on_result=lambda result: observe(command_evidence(connection.name, result)))

@@ -17,11 +17,14 @@ from pytest_gpuinfra.capture.capture import (
     status,
     tree,
 )
-from pytest_gpuinfra.subjects.container.facts import ContainerFacts, parse_failed_units
+from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.connection.container import Container, entered_by
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.inventory.inventory import Expectation, HostSpec, KernelLogExpectation, container_of
 from pytest_gpuinfra.subjects.boot.boot import parse_boot_id, parse_kernel_release, parse_uptime_s
+from pytest_gpuinfra.subjects.boot.command_line import KernelCommandLine, parse_kernel_command_line
 from pytest_gpuinfra.subjects.boot.confidential import ConfidentialComputing, parse_confidential
+from pytest_gpuinfra.subjects.container.facts import ContainerFacts, parse_failed_units
 from pytest_gpuinfra.subjects.gpu.driver import (
     DriverParameters,
     DriverVersion,
@@ -29,18 +32,14 @@ from pytest_gpuinfra.subjects.gpu.driver import (
     parse_driver_version,
     parse_module_parameter,
 )
-from pytest_gpuinfra.subjects.gpu.table import GpuTable
 from pytest_gpuinfra.subjects.gpu.smi_xml import parse_gpu_xml
-from pytest_gpuinfra.subjects.pci.iommu import IommuGroups, parse_iommu_groups
-from pytest_gpuinfra.subjects.boot.command_line import KernelCommandLine, parse_kernel_command_line
+from pytest_gpuinfra.subjects.gpu.table import GpuTable
+from pytest_gpuinfra.subjects.kernel_log.faults import KernelFaults
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, parse_kernel_log
 from pytest_gpuinfra.subjects.pci.functions import PciFunctions, parse_pci_functions
-from pytest_gpuinfra.capture.reading import Node, Reading
-from pytest_gpuinfra.subjects.service.unit import UnitState, parse_unit_state
-from pytest_gpuinfra.inventory.inventory import Expectation, HostSpec, KernelLogExpectation
-from pytest_gpuinfra.subjects.kernel_log.faults import KernelFaults
+from pytest_gpuinfra.subjects.pci.iommu import IommuGroups, parse_iommu_groups
 from pytest_gpuinfra.subjects.service.facts import ServiceFacts
-from pytest_gpuinfra.host.requests import container_of
+from pytest_gpuinfra.subjects.service.unit import UnitState, parse_unit_state
 
 _PCI = "/sys/bus/pci/devices"
 _ANOTHER = "correct its name in the inventory, or take a new recording: what was seen of one is not seen of another"

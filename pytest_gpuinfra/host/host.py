@@ -7,23 +7,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.capture.capture import Capture
-from pytest_gpuinfra.connection.pipe import CommandResult, Connection, OnOutput
-from pytest_gpuinfra.connection.nested import connect_container
-from pytest_gpuinfra.host.container import GpuContainer, observed_testinfra
-from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.capture.evidence import Evidence, evidence
+from pytest_gpuinfra.capture.selected import SelectedHost
+from pytest_gpuinfra.connection.nested import connect_container
+from pytest_gpuinfra.connection.pipe import CommandResult, Connection, OnOutput
+from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
+from pytest_gpuinfra.host.container import GpuContainer, observed_testinfra
 from pytest_gpuinfra.host.facts import HostFacts
-from pytest_gpuinfra.inventory.inventory import Expectation
-from pytest_gpuinfra.session.select import SelectedHost
-from pytest_gpuinfra.host.requests import container_of
+from pytest_gpuinfra.inventory.inventory import Expectation, container_of
 
 if TYPE_CHECKING:
     import testinfra.host  # type: ignore[import-untyped]
 
-    from pytest_gpuinfra.gather.groups import HostCollective
-    from pytest_gpuinfra.gather.gpu import GpuRuns
-    from pytest_gpuinfra.gather.participation import ParticipationRun
     from pytest_gpuinfra.gather.endpoint import Serving
+    from pytest_gpuinfra.gather.gpu import GpuRuns
+    from pytest_gpuinfra.gather.groups import HostCollective
+    from pytest_gpuinfra.gather.participation import ParticipationRun
 
 
 class GpuHost:

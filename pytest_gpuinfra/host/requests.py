@@ -16,8 +16,9 @@ from pytest_gpuinfra.capture.capture import (
     status,
     tree,
 )
-from pytest_gpuinfra.connection.container import Container, parse_container
-from pytest_gpuinfra.inventory.inventory import HostSpec
+from pytest_gpuinfra.inventory.inventory import HostSpec, container_of
+from pytest_gpuinfra.subjects.gpu.driver_library import LIBRARIES
+from pytest_gpuinfra.subjects.gpu.smi_query import SMI_FIELDS
 
 SERVICE_PROPERTIES = (
     "Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts,MainPID,ControlGroup,InvocationID,"
@@ -25,16 +26,9 @@ SERVICE_PROPERTIES = (
     "ActiveEnterTimestampMonotonic,InactiveEnterTimestampMonotonic,ExecMainStartTimestampMonotonic,ConditionResult"
 )
 OPENED = ("/dev/shm/", "/dev/nvidia", "*/libnccl.so")
-SMI_FIELDS = ("index", "pci.bus_id", "uuid", "name", "driver_version")
-LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64")
 _SMI = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader")
 _FAILED = ("systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager")
 _NODES = ("nvidia*",)
-
-
-def container_of(spec: HostSpec) -> Container | None:
-    """Give the container that the inventory names; None if it names none."""
-    return parse_container(spec.container) if spec.container else None
 
 
 def requests_on_host(spec: HostSpec, *, deadline_s: float = 60.0) -> list[Request]:

@@ -24,10 +24,15 @@ from pydantic import (
     model_validator,
 )
 
+from pytest_gpuinfra.connection.container import Container, parse_container
+from pytest_gpuinfra.connection.destination import FORMS, refusal, url_refusal
 from pytest_gpuinfra.errors import InventoryError
-from pytest_gpuinfra.inventory.groups import CollectiveExpectation
+from pytest_gpuinfra.input_file import parse_toml, read_text
 from pytest_gpuinfra.inventory.gpu import GpuExpectation
+from pytest_gpuinfra.inventory.groups import CollectiveExpectation
 from pytest_gpuinfra.inventory.model import ModelExpectation
+from pytest_gpuinfra.inventory.names.hostlist import expand, is_hostlist
+from pytest_gpuinfra.inventory.names.named import ALIAS
 from pytest_gpuinfra.inventory.service import (
     ContainerExpectation,
     ContainerName,
@@ -36,10 +41,6 @@ from pytest_gpuinfra.inventory.service import (
     UnitName,
 )
 from pytest_gpuinfra.pci_address import normalise_pci_address, short_address
-from pytest_gpuinfra.input_file import parse_toml, read_text
-from pytest_gpuinfra.connection.destination import FORMS, refusal, url_refusal
-from pytest_gpuinfra.inventory.names.hostlist import expand, is_hostlist
-from pytest_gpuinfra.inventory.names.named import ALIAS
 
 FILE_NAME = "gpuinfra.toml"
 GroupType = Literal["identity", "DMA", "DMA-FQ", "blocked", "unmanaged"]
@@ -429,3 +430,8 @@ def match_aliases(pattern: str, inventory: Inventory) -> list[str]:
     if any(sign in pattern for sign in "*?["):
         return [alias for alias in inventory.hosts if fnmatch.fnmatchcase(alias, pattern)]
     return []
+
+
+def container_of(spec: HostSpec) -> Container | None:
+    """Give the container that the inventory names; None if it names none."""
+    return parse_container(spec.container) if spec.container else None

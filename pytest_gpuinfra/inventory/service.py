@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from pytest_gpuinfra.connection.container import FORMS, parse_container
 from pytest_gpuinfra.errors import InventoryError
-from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.input_file import read_text
 from pytest_gpuinfra.on_target.probe.probe_mask import mask_text
+from pytest_gpuinfra.pci_address import normalise_pci_address
 
 PciAddress = Annotated[str, AfterValidator(normalise_pci_address)]
 Word = Annotated[

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pytest_gpuinfra.capture.spool import Spool
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.input_file import read_text
 from pytest_gpuinfra.inventory.inventory import read_inventory
+from pytest_gpuinfra.inventory.names.hostlist import expand
 from pytest_gpuinfra.merge.merge import Merged, merge_folder
 from pytest_gpuinfra.merge.reports import write_allure, write_junit
-from pytest_gpuinfra.inventory.names.hostlist import expand
 from pytest_gpuinfra.record.recording import Recording, write_recording
 from pytest_gpuinfra.report.escaped import VisibleConsole, readable
 from pytest_gpuinfra.report.fleet.fleet import Fleet, make_fleet
 from pytest_gpuinfra.report.fleet.text import show_fleet, show_troubles
 from pytest_gpuinfra.report.page import make_page
 from pytest_gpuinfra.report.page_text import write_page
-from pytest_gpuinfra.capture.spool import Spool
 
 NOT_JUDGED = 6
 """Exit status where nothing was seen wrong, and something could not be judged; as pytest's here."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.capture.spool import Spool
 from pytest_gpuinfra.errors import RecordingError
 from pytest_gpuinfra.merge.checks import (
     AGAIN,
@@ -34,7 +35,6 @@ from pytest_gpuinfra.merge.checks import (
 from pytest_gpuinfra.merge.files import FoundFiles, find_files
 from pytest_gpuinfra.merge.node import NodeReport, read_reports
 from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording
-from pytest_gpuinfra.capture.spool import Spool
 
 
 @dataclass(frozen=True, slots=True)

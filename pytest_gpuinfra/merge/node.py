@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_gpuinfra.capture.spool import Spool
 from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.host.facts import HostFacts
 from pytest_gpuinfra.record.recording import RecordedHost, Recording
-from pytest_gpuinfra.capture.spool import Spool
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from xml.etree import ElementTree
 
 from pytest_gpuinfra.errors import RecordingError
 from pytest_gpuinfra.input_file import read_bytes, read_text
-from pytest_gpuinfra.merge.merge import Merged
 from pytest_gpuinfra.merge.checks import AREA, Trouble
 from pytest_gpuinfra.merge.files import MOST_BYTES, read_json
+from pytest_gpuinfra.merge.merge import Merged
 from pytest_gpuinfra.merge.node import rename_id
 from pytest_gpuinfra.report.allure_files import categories
 from pytest_gpuinfra.report.escaped import readable

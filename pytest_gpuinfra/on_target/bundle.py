@@ -9,10 +9,15 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
+def _source(name: str) -> str:
+    (file,) = HERE.rglob(f"{name}.py")  # modules import each other by name alone, wherever they stand here
+    return file.read_text(encoding="utf-8")
+
+
 @cache
 def packed(modules: Sequence[str], main: str) -> str:
     """
-    Give a program of this directory as one Python source.
+    Give a program as one Python source.
 
     Each module has the sources of all of them, by name, as `SOURCES`.
 
@@ -20,8 +25,8 @@ def packed(modules: Sequence[str], main: str) -> str:
         modules: Names of the modules, each after those that it imports; a tuple.
         main: Name of the program.
     """
-    texts = {name: (HERE / f"{name}.py").read_text(encoding="utf-8") for name in modules}
-    program = (HERE / f"{main}.py").read_text(encoding="utf-8")
+    texts = {name: _source(name) for name in modules}
+    program = _source(main)
     return (
         "import sys, types\n"
         f"_sources = {texts!r}\n"

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from .packing import packed
+from pytest_gpuinfra.on_target.bundle import packed
 
 HERE = Path(__file__).parent
 SCHEMA = 1
@@ -358,8 +358,3 @@ def estimate(plan: GpuPlan, gpus: int, program: Literal["cuda", "torch"] = "cuda
         one_way * (pairs + 2 * both) + chains * 2 * sum(plan.chain_sizes) * plan.repeats,
         round(1.5 + 0.03 * tasks + 1.4 * len(plan.arms) + (5.0 if program == "torch" else 0.0), 1),
     )
-
-
-def directed_pairs(devices: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Give the n(n-1) directed pairs of n devices, in order."""
-    return tuple((src, dst) for src in devices for dst in devices if src != dst)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .packing import packed
+from pytest_gpuinfra.on_target.bundle import packed
 
 MODULES = (
     *("safe_path", "as_process", "probe_mask", "probe_bounds", "probe_answer"),

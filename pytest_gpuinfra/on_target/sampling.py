@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .packing import packed
+from pytest_gpuinfra.on_target.bundle import packed
 
 
 def sampler_text() -> str:

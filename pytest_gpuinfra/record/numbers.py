@@ -12,10 +12,10 @@ from statistics import median
 from typing import Any
 
 from pytest_gpuinfra.errors import GpuInfraError
-from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 from pytest_gpuinfra.host.facts import HostFacts
 from pytest_gpuinfra.record.recording import RecordedHost
 from pytest_gpuinfra.subjects.outliers import Comparison, Measure, Number, compare_hosts
+from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 
 READY = Measure("time to ready", "s", "less", share=0.25, least=10.0)
 HEAD_ROOM = Measure("temperature head-room", "degrees C", "more", share=0.0, least=8.0)

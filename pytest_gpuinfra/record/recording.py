@@ -28,8 +28,8 @@ from pytest_gpuinfra.capture.capture import Capture
 from pytest_gpuinfra.errors import InventoryError, RecordingError
 from pytest_gpuinfra.input_file import members_of, parse_json, read_text
 from pytest_gpuinfra.inventory.inventory import parse_inventory
-from pytest_gpuinfra.masking import Masker
 from pytest_gpuinfra.inventory.names.named import ALIAS
+from pytest_gpuinfra.masking import Masker
 from pytest_gpuinfra.record.model import FORMAT, VERSION, HostData, ResultData, RunData, fault_of
 from pytest_gpuinfra.record.recording_size import bounded
 from pytest_gpuinfra.visible import visible_json

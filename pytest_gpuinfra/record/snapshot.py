@@ -13,11 +13,11 @@ from typing import Any
 
 from pytest_gpuinfra.capture.capture import Capture
 from pytest_gpuinfra.errors import GpuInfraError
-from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
-from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.host.facts import HostFacts
 from pytest_gpuinfra.inventory.inventory import HostSpec, parse_inventory
 from pytest_gpuinfra.masking import mask_data, mask_text
+from pytest_gpuinfra.pci_address import short_address
+from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 
 _GPU_FIELDS = {
     "name": "model",

@@ -14,8 +14,8 @@ from allure_commons.logger import AllureFileLogger
 from allure_commons.model2 import ATTACHMENT_PATTERN, Attachment, Label, Parameter, StatusDetails
 from allure_commons.types import AttachmentType
 
-from pytest_gpuinfra.fixtures.endings import OBSERVING
 from pytest_gpuinfra.capture.evidence import Evidence
+from pytest_gpuinfra.fixtures.endings import OBSERVING
 from pytest_gpuinfra.host.host import GpuHost
 from pytest_gpuinfra.report.allure_files import category_of, is_flaky
 from pytest_gpuinfra.report.endpoint_picture import draw_endpoint, figures_of
@@ -23,9 +23,10 @@ from pytest_gpuinfra.report.identity import Identity, identify
 from pytest_gpuinfra.report.masked import shown_of
 from pytest_gpuinfra.report.pair_matrix import PairMatrix, matrix_of
 from pytest_gpuinfra.report.pair_picture import draw
+from pytest_gpuinfra.session.items import Target
 from pytest_gpuinfra.session.run import Run
 from pytest_gpuinfra.session.stash import OBSERVED, target_of
-from pytest_gpuinfra.session.items import DirectedPair, Target
+from pytest_gpuinfra.subjects.transfers.pair import DirectedPair
 from pytest_gpuinfra.visible import visible_json
 
 _PIECES = 24

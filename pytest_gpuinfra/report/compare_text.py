@@ -8,8 +8,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.text import Text
 
-from pytest_gpuinfra.record.compare import Comparison
 from pytest_gpuinfra.masking import mask_data
+from pytest_gpuinfra.record.compare import Comparison
 from pytest_gpuinfra.report.change_rows import TITLES, group, headline
 from pytest_gpuinfra.report.escaped import escape, readable
 from pytest_gpuinfra.report.page_text import breakable, document, markdown_line

@@ -11,8 +11,8 @@ from rich.text import Text
 from pytest_gpuinfra.report.masked import shown_of
 
 if TYPE_CHECKING:
-    from pytest_gpuinfra.session.run import Run
     from pytest_gpuinfra.diagnosis.finding import Finding
+    from pytest_gpuinfra.session.run import Run
 
 _SHOWN = 5
 _LINES = 8

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_gpuinfra.inventory.inventory import Expectation
 from pytest_gpuinfra.fixtures.suites import suites_path
-from pytest_gpuinfra.session.items import DirectedPair, GpuDevice, Target
+from pytest_gpuinfra.inventory.inventory import Expectation
+from pytest_gpuinfra.session.items import GpuDevice, Target
+from pytest_gpuinfra.subjects.transfers.pair import DirectedPair
 
 _SEVERITY = (
     (r"::.*(as_fast|bandwidth|speed|throughput|is_not_too_hot)", "minor"),

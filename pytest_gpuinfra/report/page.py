@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from pytest_gpuinfra.capture.selected import SelectedHost
+from pytest_gpuinfra.diagnosis.finding import Finding
 from pytest_gpuinfra.diagnosis.gather import findings_of
-from pytest_gpuinfra.host.host import GpuHost
 from pytest_gpuinfra.host.facts import HostFacts
+from pytest_gpuinfra.host.host import GpuHost
 from pytest_gpuinfra.inventory.inventory import HostSpec, parse_inventory
 from pytest_gpuinfra.record.recording import RecordedHost, Recording
+from pytest_gpuinfra.record.snapshot import snapshot_of
 from pytest_gpuinfra.report.allure_files import versions_of
 from pytest_gpuinfra.report.change_rows import Since
 from pytest_gpuinfra.report.endpoint_picture import EndpointFigures, figures_of
 from pytest_gpuinfra.report.fleet.fleet import Fleet, make_fleet
+from pytest_gpuinfra.report.host_verdict import EACH, IN_FULL, verdict_of
 from pytest_gpuinfra.report.message import Message, parse_message
 from pytest_gpuinfra.report.pair_matrix import PairMatrix, matrix_of
-from pytest_gpuinfra.report.host_verdict import EACH, IN_FULL, verdict_of
 from pytest_gpuinfra.session.run import Run, Settings
-from pytest_gpuinfra.session.select import SelectedHost
-from pytest_gpuinfra.record.snapshot import snapshot_of
-from pytest_gpuinfra.diagnosis.finding import Finding
 
 
 @dataclass(frozen=True, slots=True)

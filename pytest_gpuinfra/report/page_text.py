@@ -12,9 +12,9 @@ from pytest_gpuinfra.report.escaped import Shown, escape, readable
 from pytest_gpuinfra.report.fleet.html import fleet_html
 from pytest_gpuinfra.report.fleet.matrix import FLEET_STYLE
 from pytest_gpuinfra.report.fleet.text import fleet_markdown
+from pytest_gpuinfra.report.host_verdict import EACH, IN_FULL
 from pytest_gpuinfra.report.page import HostPage, Page, Trouble
 from pytest_gpuinfra.report.pair_picture import draw, summary
-from pytest_gpuinfra.report.host_verdict import EACH, IN_FULL
 
 _SIGNS = {"good": "✅", "bad": "❌", "unknown": "❔"}
 _LISTED = 20

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuinfra.errors import GpuInfraError
-from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 from pytest_gpuinfra.pci_address import short_address
+from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
 
 WORST_FIRST = ("wrong", "crash", "hang", "failed", "error", "not_tested", "right")

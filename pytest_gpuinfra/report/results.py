@@ -17,16 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_gpuinfra import __version__
-from pytest_gpuinfra.report.findings import show_findings
-from pytest_gpuinfra.fixtures.endings import OBSERVING
 from pytest_gpuinfra.errors import GpuInfraError, RecordingError
+from pytest_gpuinfra.fixtures.endings import OBSERVING
 from pytest_gpuinfra.record.recording import Recording, write_recording
 from pytest_gpuinfra.report.escaped import VisibleConsole
+from pytest_gpuinfra.report.findings import show_findings
+from pytest_gpuinfra.report.host_verdict import EACH, verdict_of
 from pytest_gpuinfra.report.masked import MaskedStream, masker_of
 from pytest_gpuinfra.report.message import parse_message
 from pytest_gpuinfra.report.pair_matrix import matrix_of
 from pytest_gpuinfra.report.pair_table import pair_table
-from pytest_gpuinfra.report.host_verdict import EACH, verdict_of
 from pytest_gpuinfra.session.run import Outcome, Run
 from pytest_gpuinfra.subjects.outliers import SMALLEST
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuinfra.gather.groups import HostCollective, Member
+from pytest_gpuinfra.capture.selected import SelectedHost
 from pytest_gpuinfra.connection.pipe import Connection
 from pytest_gpuinfra.errors import GpuInfraError
+from pytest_gpuinfra.gather.groups import HostCollective, Member
 from pytest_gpuinfra.inventory.groups import CollectiveExpectation
 from pytest_gpuinfra.inventory.inventory import parse_inventory
-from pytest_gpuinfra.session.select import SelectedHost
 from pytest_gpuinfra.subjects.service.as_it_runs import framework_of_service
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.session.items_service import SERVICE_KINDS
+from pytest_gpuinfra.subjects.transfers.pair import DirectedPair
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.host.host import GpuHost
@@ -37,28 +38,6 @@ class GpuDevice:
 
     def __str__(self) -> str:
         return f"{self.host}: GPU {short_address(self.pci_address)}"
-
-
-@dataclass(frozen=True, slots=True)
-class DirectedPair:
-    """
-    An ordered pair of GPUs of one host.
-
-    Attributes:
-        host: Alias.
-        src: PCI address that bytes come from.
-        dst: PCI address that they go to.
-        via: PCI address of a GPU between them, for a chain of three; None for a pair.
-    """
-
-    host: str
-    src: str
-    dst: str
-    via: str | None = None
-
-    def __str__(self) -> str:
-        ends = [self.src, *([self.via] if self.via else []), self.dst]
-        return f"{self.host}: GPU {' to '.join(short_address(address) for address in ends)}"
 
 
 @dataclass(frozen=True, slots=True)

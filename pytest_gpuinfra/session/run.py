@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.capture.capture import Capture, Request
 from pytest_gpuinfra.capture.many import Standing, capture_many
-from pytest_gpuinfra.connection.pipe import PipeConnection, close_all
+from pytest_gpuinfra.capture.selected import SelectedHost
+from pytest_gpuinfra.capture.spool import IN_MEMORY, Spool
 from pytest_gpuinfra.connection.local import LocalConnection
+from pytest_gpuinfra.connection.pipe import PipeConnection, close_all
 from pytest_gpuinfra.connection.rights import Sudo
 from pytest_gpuinfra.connection.ssh import SshConnection, close_sockets
 from pytest_gpuinfra.errors import GpuInfraError, ProbeError
 from pytest_gpuinfra.inventory.inventory import parse_inventory
 from pytest_gpuinfra.record.recording import RecordedHost, Recording
-from pytest_gpuinfra.session.select import SelectedHost
-from pytest_gpuinfra.capture.spool import IN_MEMORY, Spool
 from pytest_gpuinfra.session.items import Target, alias_of_id, targets_of
 
 if TYPE_CHECKING:
-    from pytest_gpuinfra.record.compare import HostComparison
-    from pytest_gpuinfra.inventory.groups import CollectiveExpectation
-    from pytest_gpuinfra.gather.gpu import GpuRuns
-    from pytest_gpuinfra.host.host import GpuHost
-    from pytest_gpuinfra.inventory.inventory import HostSpec
-    from pytest_gpuinfra.gather.participation import ParticipationRun
-    from pytest_gpuinfra.session.scheduler import Deal
-    from pytest_gpuinfra.gather.endpoint import EmbeddedOnce, Serving
     from pytest_gpuinfra.diagnosis.diagnose import Finding
+    from pytest_gpuinfra.gather.endpoint import EmbeddedOnce, Serving
+    from pytest_gpuinfra.gather.gpu import GpuRuns
+    from pytest_gpuinfra.gather.participation import ParticipationRun
+    from pytest_gpuinfra.host.host import GpuHost
+    from pytest_gpuinfra.inventory.groups import CollectiveExpectation
+    from pytest_gpuinfra.inventory.inventory import HostSpec
+    from pytest_gpuinfra.record.compare import HostComparison
+    from pytest_gpuinfra.session.scheduler import Deal
 
 LEVELS = ("passive", "active", "disruptive")
 CLOSE_S = 2.5
@@ -283,8 +283,8 @@ class Run:
         gpus = serving.expect.participation.gpus or host.computing_gpus
         if not gpus or (recorded is None and address == "embedded"):
             return None
-        from pytest_gpuinfra.gather.participation import ParticipationRun
         from pytest_gpuinfra.gather.endpoint import port_of
+        from pytest_gpuinfra.gather.participation import ParticipationRun
         from pytest_gpuinfra.on_target.sampling import SamplingPlan
 
         return ParticipationRun(
@@ -370,8 +370,8 @@ class Run:
         return GpuHost(selected, capture, self.connect, self.serving, self.gpu_runs, self.participation)
 
     def _capture(self, selected: SelectedHost, extra: list[Request]) -> GpuHost:
-        from pytest_gpuinfra.host.host import GpuHost
         from pytest_gpuinfra.host.capture import capture_host
+        from pytest_gpuinfra.host.host import GpuHost
 
         def made(capture: Capture, connect: Callable[[SelectedHost], PipeConnection]) -> GpuHost:
             here = selected

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.capture.selected import SelectedHost
+from pytest_gpuinfra.connection.destination import host_of, refusal
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.inventory.inventory import (
     FILE_NAME,
@@ -21,39 +22,9 @@ from pytest_gpuinfra.inventory.inventory import (
     parse_inventory,
     read_inventory,
 )
-from pytest_gpuinfra.connection.destination import host_of, refusal
 from pytest_gpuinfra.inventory.names.hostlist import expand, is_hostlist
 from pytest_gpuinfra.inventory.names.named import NamedHost
 from pytest_gpuinfra.record.recording import RecordedHost, damaged_host, read_recording
-
-
-@dataclass(frozen=True)
-class SelectedHost:
-    """
-    One host of this run.
-
-    Attributes:
-        alias: Its name in ids, tables and reports.
-        way: "ssh", "local" or "replay".
-        destination: What ssh(1) takes; "" unless the way is ssh.
-        spec: What is expected of it.
-        expectation_from: File or recording that the expectation comes from; "" if nothing is expected.
-        capture: What the recording holds; None unless the way is replay.
-        gathered: What the recording holds beside it: the endpoint's answers.
-    """
-
-    alias: str
-    way: str
-    destination: str
-    spec: HostSpec
-    expectation_from: str = ""
-    capture: Capture | None = None
-    gathered: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def reached_by(self) -> str:
-        """Say how, in the words of a person."""
-        return f"ssh {self.destination}" if self.way == "ssh" else self.way
 
 
 def find_inventory(option: str | None, root: Path) -> tuple[Inventory, str]:

@@ -8,8 +8,8 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.capture.evidence import Evidence
-    from pytest_gpuinfra.session.run import Run
     from pytest_gpuinfra.session.items import Target
+    from pytest_gpuinfra.session.run import Run
 
 RUN: pytest.StashKey[Run] = pytest.StashKey()
 OBSERVED: pytest.StashKey[list[Evidence]] = pytest.StashKey()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pytest_gpuinfra.errors import FactUnavailable
 from pytest_gpuinfra.capture.evidence import explain
+from pytest_gpuinfra.errors import FactUnavailable
 
 Ending: TypeAlias = Literal["ok", "wrong", "skip", "error"]
 """ok: observed and right. wrong: observed and wrong. skip: nothing expected. error: not observed."""

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost
-from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun
 from pytest_gpuinfra.gather.gpu import GpuRun
-from pytest_gpuinfra.subjects.service.facts import ServiceFacts
 from pytest_gpuinfra.subjects.service.as_it_runs import loaded_nccl
-from pytest_gpuinfra.subjects.verdict import Verdict
+from pytest_gpuinfra.subjects.service.facts import ServiceFacts
+from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun
 from pytest_gpuinfra.subjects.transfers.judge import judge_all_reduce, judge_busbw, judge_service_run, judge_transport
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 pytestmark = pytest.mark.gpu_level("active")
 Judge = Callable[[Callable[[], Verdict]], Verdict]

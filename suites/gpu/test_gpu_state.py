@@ -6,9 +6,9 @@ from fnmatch import fnmatchcase
 import pytest
 
 from pytest_gpuinfra import Expectation, FactUnavailable, GpuDevice, GpuHost, explain
+from pytest_gpuinfra.subjects.gpu.health import judge_gpu_rows
 from pytest_gpuinfra.subjects.gpu.table import GpuRow, GpuTable
 from pytest_gpuinfra.subjects.verdict import Verdict
-from pytest_gpuinfra.subjects.gpu.health import judge_gpu_rows
 
 Judge = Callable[[Callable[[], Verdict]], Verdict]
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gpuinfra.gather.groups import GroupRun, HostCollective, HostPair
-from pytest_gpuinfra.subjects.verdict import Verdict
 from pytest_gpuinfra.subjects.groups.judge import (
     judge_group,
     judge_group_busbw,
     judge_group_transport,
     judge_with_pairs,
 )
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 pytestmark = pytest.mark.gpu_level("active")
 Judge = Callable[[Callable[[], Verdict]], Verdict]

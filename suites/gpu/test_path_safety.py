@@ -6,10 +6,10 @@ import pytest
 
 from pytest_gpuinfra import FactUnavailable, GpuHost, GpuInfraError
 from pytest_gpuinfra.gather.gpu import GpuRun, GpuRuns
-from pytest_gpuinfra.subjects.service.facts import ServiceFacts
-from pytest_gpuinfra.subjects.verdict import Verdict
 from pytest_gpuinfra.subjects.path_safety.judge import judge_path_safety, judge_without_service
 from pytest_gpuinfra.subjects.path_safety.service import path_of_service
+from pytest_gpuinfra.subjects.service.facts import ServiceFacts
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 pytestmark = pytest.mark.gpu_level("active")
 

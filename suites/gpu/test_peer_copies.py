@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost
-from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
 from pytest_gpuinfra.gather.gpu import GpuRun
-from pytest_gpuinfra.session.items import DirectedPair
-from pytest_gpuinfra.subjects.verdict import Verdict
 from pytest_gpuinfra.subjects.transfers.judge import judge_bandwidth, judge_capability, judge_transfer
+from pytest_gpuinfra.subjects.transfers.pair import DirectedPair
+from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 pytestmark = pytest.mark.gpu_level("active")
 Judge = Callable[[Callable[[], Verdict]], Verdict]

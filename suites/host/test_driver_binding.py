@@ -3,9 +3,9 @@
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuDevice, GpuHost, explain
-from pytest_gpuinfra.subjects.pci.iommu import IommuGroups
-from pytest_gpuinfra.subjects.pci.functions import PciFunction, PciFunctions
 from pytest_gpuinfra.subjects.pci.binding import companion_functions, misbound, unexpected_gpus
+from pytest_gpuinfra.subjects.pci.functions import PciFunction, PciFunctions
+from pytest_gpuinfra.subjects.pci.iommu import IommuGroups
 
 
 @pytest.fixture

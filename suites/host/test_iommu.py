@@ -3,8 +3,8 @@
 import pytest
 
 from pytest_gpuinfra import FactUnavailable, GpuDevice, explain
-from pytest_gpuinfra.subjects.pci.iommu import IommuGroup
 from pytest_gpuinfra.subjects.pci.functions import PciFunctions
+from pytest_gpuinfra.subjects.pci.iommu import IommuGroup
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost, explain
 from pytest_gpuinfra.host.container import GpuContainer
-from pytest_gpuinfra.subjects.container.state import ContainerState
-from pytest_gpuinfra.subjects.container.device_node import DeviceNode
-from pytest_gpuinfra.subjects.gpu.driver import DriverVersion
-from pytest_gpuinfra.subjects.service.filesystem import Mount, Space
-from pytest_gpuinfra.subjects.gpu.table import GpuTable
 from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.session.items_service import ExpectedSpace
+from pytest_gpuinfra.subjects.container.device_node import DeviceNode
+from pytest_gpuinfra.subjects.container.state import ContainerState
+from pytest_gpuinfra.subjects.gpu.driver import DriverVersion
+from pytest_gpuinfra.subjects.gpu.table import GpuTable
+from pytest_gpuinfra.subjects.service.filesystem import Mount, Space
 
 
 def test_container_runs(gpu_container: GpuContainer, gpu_container_state: ContainerState) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_gpuinfra.endpoint.prompts import Prompt
-from pytest_gpuinfra.gather.endpoint import Serving
 from pytest_gpuinfra.endpoint.judge_answers import judge_answer
-from pytest_gpuinfra.subjects.verdict import Verdict
 from pytest_gpuinfra.endpoint.judge_refusals import judge_refusal, judge_still_answers
 from pytest_gpuinfra.endpoint.judge_stability import judge_concurrent, judge_repeats, judge_stream, judge_usage
+from pytest_gpuinfra.endpoint.prompts import Prompt
+from pytest_gpuinfra.gather.endpoint import Serving
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 pytestmark = pytest.mark.gpu_level("active")
 Judge = Callable[[Callable[[], Verdict]], Verdict]

@@ -4,11 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_gpuinfra.endpoint.judge_model import (
+    judge_created,
+    judge_engine_setting,
+    judge_max_model_len,
+    judge_model_id,
+)
+from pytest_gpuinfra.endpoint.judge_readiness import judge_readiness
 from pytest_gpuinfra.endpoint.readiness import Readiness
 from pytest_gpuinfra.gather.endpoint import Serving
 from pytest_gpuinfra.subjects.verdict import Verdict
-from pytest_gpuinfra.endpoint.judge_model import judge_created, judge_engine_setting, judge_max_model_len, judge_model_id
-from pytest_gpuinfra.endpoint.judge_readiness import judge_readiness
 
 pytestmark = pytest.mark.gpu_level("active")
 Judge = Callable[[Callable[[], Verdict]], Verdict]

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_gpuinfra.gather.endpoint import Serving
-from pytest_gpuinfra.subjects.verdict import Verdict
 from pytest_gpuinfra.endpoint.judge_refusals import judge_throughput
 from pytest_gpuinfra.endpoint.judge_speculation import judge_speculation
+from pytest_gpuinfra.gather.endpoint import Serving
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 pytestmark = pytest.mark.gpu_level("active")
 Judge = Callable[[Callable[[], Verdict]], Verdict]

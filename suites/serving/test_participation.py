@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gpuinfra import GpuHost
-from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.gather.participation import ParticipationRun
-from pytest_gpuinfra.subjects.verdict import Verdict
+from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.subjects.participation.judge import (
     judge_activity,
     judge_load,
@@ -15,6 +14,7 @@ from pytest_gpuinfra.subjects.participation.judge import (
     judge_no_other,
     judge_presence,
 )
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 pytestmark = pytest.mark.gpu_level("active")
 Judge = Callable[[Callable[[], Verdict]], Verdict]

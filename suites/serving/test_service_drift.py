@@ -3,10 +3,10 @@
 import pytest
 
 from pytest_gpuinfra import GpuHost, explain
-from pytest_gpuinfra.subjects.service.process import ServiceProcess
 from pytest_gpuinfra.session.items_service import ExpectedSetting
 from pytest_gpuinfra.subjects.service.drift import Drift, argument_is
 from pytest_gpuinfra.subjects.service.environment import EffectiveVariable
+from pytest_gpuinfra.subjects.service.process import ServiceProcess
 
 
 @pytest.mark.gpu_expects("service.unit_file_text")

@@ -5,12 +5,12 @@ from fnmatch import fnmatchcase
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost, explain
+from pytest_gpuinfra.session.items_service import ExpectedOrder
+from pytest_gpuinfra.subjects.service.journal import UnitJournal
 from pytest_gpuinfra.subjects.service.process import ServiceProcess
 from pytest_gpuinfra.subjects.service.python import PythonStart
-from pytest_gpuinfra.subjects.service.unit import UnitState
-from pytest_gpuinfra.subjects.service.journal import UnitJournal
-from pytest_gpuinfra.session.items_service import ExpectedOrder
 from pytest_gpuinfra.subjects.service.transport import SeenTransport
+from pytest_gpuinfra.subjects.service.unit import UnitState
 
 
 def test_service_is_active(gpu_host: GpuHost, gpu_service_state: UnitState) -> None:

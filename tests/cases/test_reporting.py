@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable
 from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
-from pytest_gpuinfra.capture.reading import Reading
 from tests.plugin.conftest import run_pytest
 
 ENDINGS = """

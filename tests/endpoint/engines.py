@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
-from pytest_gpuinfra.endpoint.readiness import UnitState
 from pytest_gpuinfra.endpoint.judge_readiness import judge_readiness
+from pytest_gpuinfra.endpoint.readiness import UnitState
 from tests.endpoint.servers import unused_port
 
 MODEL = Path(__file__).parent.parent / "tiny_model" / "model"

@@ -11,13 +11,13 @@ import pytest
 from pytest_gpuinfra.endpoint.bad_requests import send_bad_requests
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.embedded import EmbeddedServer
+from pytest_gpuinfra.endpoint.judge_answers import judge_answer
+from pytest_gpuinfra.endpoint.judge_refusals import judge_refusal, judge_still_answers
+from pytest_gpuinfra.endpoint.judge_stability import judge_concurrent, judge_repeats, judge_stream, judge_usage
 from pytest_gpuinfra.endpoint.limits import Timeouts
 from pytest_gpuinfra.endpoint.prompts import Prompt, read_prompts
 from pytest_gpuinfra.endpoint.smoke import Asked, ask_both_ways, ask_concurrently, ask_prompt, ask_repeatedly
-from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from pytest_gpuinfra.subjects.verdict import Verdict
-from pytest_gpuinfra.endpoint.judge_refusals import judge_refusal, judge_still_answers
-from pytest_gpuinfra.endpoint.judge_stability import judge_concurrent, judge_repeats, judge_stream, judge_usage
 from tests.endpoint.servers import Reply, Request, Server, events, proxy
 
 PROMPTS = read_prompts()

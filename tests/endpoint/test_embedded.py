@@ -16,8 +16,8 @@ import pytest
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.embedded import MODEL_FILE, EmbeddedServer, ServerSettings, check_model
 from pytest_gpuinfra.endpoint.failures import NoAnswer
-from pytest_gpuinfra.errors import EndpointError
 from pytest_gpuinfra.endpoint.judge_readiness import judge_readiness
+from pytest_gpuinfra.errors import EndpointError
 from tests.endpoint.servers import unused_port
 
 

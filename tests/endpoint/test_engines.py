@@ -8,13 +8,18 @@ import pytest
 
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.engine import EngineFacts, engine_from
+from pytest_gpuinfra.endpoint.judge_answers import judge_answer
+from pytest_gpuinfra.endpoint.judge_model import (
+    judge_created,
+    judge_engine_setting,
+    judge_max_model_len,
+    judge_model_id,
+)
+from pytest_gpuinfra.endpoint.judge_stability import judge_usage
 from pytest_gpuinfra.endpoint.models import ModelList, parse_models
 from pytest_gpuinfra.endpoint.prompts import Prompt, read_prompts
 from pytest_gpuinfra.endpoint.smoke import ask_prompt
 from pytest_gpuinfra.errors import ParseError
-from pytest_gpuinfra.endpoint.judge_answers import judge_answer
-from pytest_gpuinfra.endpoint.judge_model import judge_created, judge_engine_setting, judge_max_model_len, judge_model_id
-from pytest_gpuinfra.endpoint.judge_stability import judge_usage
 from tests.endpoint.servers import Server, replay
 
 NOW = 1_795_970_621.0

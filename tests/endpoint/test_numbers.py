@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuinfra.endpoint.chat import ChatAnswer, Usage, assemble
+from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from pytest_gpuinfra.endpoint.match import compare
 from pytest_gpuinfra.endpoint.prompts import AnswerKind, Prompt
 from pytest_gpuinfra.endpoint.smoke import Asked
-from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 
 SMOKE = Prompt("15-times-23", "What is 15*23? Answer briefly.", "345")
 

@@ -10,11 +10,11 @@ from pytest_gpuinfra.endpoint.chat import parse_chat
 from pytest_gpuinfra.endpoint.error_body import ContextOverflow, ErrorBody, parse_context_overflow, parse_error_body
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer
 from pytest_gpuinfra.endpoint.health import parse_health
+from pytest_gpuinfra.endpoint.judge_answers import judge_body, judge_streamed
+from pytest_gpuinfra.endpoint.judge_readiness import judge_health
 from pytest_gpuinfra.endpoint.metrics import parse_metrics, pick_metrics
 from pytest_gpuinfra.endpoint.stream import parse_stream
 from pytest_gpuinfra.errors import ParseError
-from pytest_gpuinfra.endpoint.judge_answers import judge_body, judge_streamed
-from pytest_gpuinfra.endpoint.judge_readiness import judge_health
 
 
 @pytest.mark.parametrize(

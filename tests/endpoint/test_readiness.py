@@ -9,8 +9,8 @@ import pytest
 
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.embedded import EmbeddedServer
-from pytest_gpuinfra.endpoint.readiness import Readiness, UnitState
 from pytest_gpuinfra.endpoint.judge_readiness import judge_readiness
+from pytest_gpuinfra.endpoint.readiness import Readiness, UnitState
 from tests.endpoint.servers import RawServer, Reply, Request, Server, as_json, proxy, replay, unused_port
 
 ONE_TOKEN = {"choices": [{"message": {"content": ""}, "finish_reason": "length"}], "usage": {"completion_tokens": 1}}

@@ -9,15 +9,15 @@ import pytest
 from pytest_gpuinfra.endpoint.bad_requests import Refusal
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.error_body import parse_error_body
-from pytest_gpuinfra.endpoint.prompts import read_prompts
-from pytest_gpuinfra.endpoint.smoke import ask_both_ways
-from pytest_gpuinfra.endpoint.speculation import speculation_from
-from pytest_gpuinfra.endpoint.speculation_run import read_speculation
 from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from pytest_gpuinfra.endpoint.judge_readiness import judge_readiness
 from pytest_gpuinfra.endpoint.judge_refusals import judge_refusal
 from pytest_gpuinfra.endpoint.judge_speculation import judge_acceptance
 from pytest_gpuinfra.endpoint.judge_stability import judge_stream, judge_usage
+from pytest_gpuinfra.endpoint.prompts import read_prompts
+from pytest_gpuinfra.endpoint.smoke import ask_both_ways
+from pytest_gpuinfra.endpoint.speculation import speculation_from
+from pytest_gpuinfra.endpoint.speculation_run import read_speculation
 from tests.endpoint.servers import RECORDED, Server, replay
 
 SMOKE = read_prompts()[0]

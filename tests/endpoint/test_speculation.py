@@ -9,6 +9,7 @@ import pytest
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.embedded import EmbeddedServer, ServerSettings
 from pytest_gpuinfra.endpoint.engine import EngineFacts, engine_from
+from pytest_gpuinfra.endpoint.judge_speculation import judge_acceptance, judge_speculation
 from pytest_gpuinfra.endpoint.metrics import parse_metrics
 from pytest_gpuinfra.endpoint.server_info import parse_sglang_info
 from pytest_gpuinfra.endpoint.speculation import (
@@ -19,7 +20,6 @@ from pytest_gpuinfra.endpoint.speculation import (
     speculation_from,
 )
 from pytest_gpuinfra.endpoint.speculation_run import run_speculation
-from pytest_gpuinfra.endpoint.judge_speculation import judge_acceptance, judge_speculation
 from tests.endpoint.servers import RECORDED
 
 SGLANG = RECORDED / "sglang-tp2-speculation"

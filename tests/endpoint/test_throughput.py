@@ -12,9 +12,9 @@ import pytest
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.embedded import EmbeddedServer
 from pytest_gpuinfra.endpoint.failures import NoAnswer
+from pytest_gpuinfra.endpoint.judge_refusals import judge_throughput
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.endpoint.throughput import Throughput, background_load, measure_throughput
-from pytest_gpuinfra.endpoint.judge_refusals import judge_throughput
 from tests.endpoint.servers import Reply, Request, Server, proxy, unused_port
 
 

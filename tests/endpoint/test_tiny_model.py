@@ -16,9 +16,9 @@ import pytest
 
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.embedded import MODEL_FILE, MODEL_SHA256
+from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from pytest_gpuinfra.endpoint.prompts import Prompt
 from pytest_gpuinfra.endpoint.smoke import ask_concurrently
-from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 
 HERE = Path(__file__).parent.parent / "tiny_model"
 PYTHON = os.environ.get("TINY_MODEL_PYTHON", "")

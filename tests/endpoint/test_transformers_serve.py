@@ -11,14 +11,14 @@ import pytest
 
 from pytest_gpuinfra.endpoint.bad_requests import send_bad_requests
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
-from pytest_gpuinfra.endpoint.prompts import read_prompts
-from pytest_gpuinfra.endpoint.smoke import ask_both_ways, ask_concurrently, ask_prompt, ask_repeatedly
-from pytest_gpuinfra.endpoint.speculation_run import run_speculation
 from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from pytest_gpuinfra.endpoint.judge_model import judge_created, judge_max_model_len, judge_model_id
 from pytest_gpuinfra.endpoint.judge_refusals import judge_refusal, judge_still_answers
 from pytest_gpuinfra.endpoint.judge_speculation import judge_speculation
 from pytest_gpuinfra.endpoint.judge_stability import judge_concurrent, judge_repeats, judge_stream, judge_usage
+from pytest_gpuinfra.endpoint.prompts import read_prompts
+from pytest_gpuinfra.endpoint.smoke import ask_both_ways, ask_concurrently, ask_prompt, ask_repeatedly
+from pytest_gpuinfra.endpoint.speculation_run import run_speculation
 from tests.endpoint.engines import MODEL, started
 
 PYTHON = os.environ.get("TRANSFORMERS_PYTHON", "/var/cache/pytest-gpuinfra-servers/transformers/bin/python")

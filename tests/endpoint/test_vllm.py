@@ -13,10 +13,6 @@ import pytest
 
 from pytest_gpuinfra.endpoint.bad_requests import send_bad_requests
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
-from pytest_gpuinfra.endpoint.prompts import read_prompts
-from pytest_gpuinfra.endpoint.smoke import ask_both_ways, ask_concurrently, ask_prompt, ask_repeatedly
-from pytest_gpuinfra.endpoint.speculation_run import run_speculation
-from pytest_gpuinfra.endpoint.throughput import measure_throughput
 from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from pytest_gpuinfra.endpoint.judge_model import (
     judge_created,
@@ -27,6 +23,10 @@ from pytest_gpuinfra.endpoint.judge_model import (
 from pytest_gpuinfra.endpoint.judge_refusals import judge_refusal, judge_still_answers
 from pytest_gpuinfra.endpoint.judge_speculation import judge_speculation
 from pytest_gpuinfra.endpoint.judge_stability import judge_concurrent, judge_repeats, judge_stream, judge_usage
+from pytest_gpuinfra.endpoint.prompts import read_prompts
+from pytest_gpuinfra.endpoint.smoke import ask_both_ways, ask_concurrently, ask_prompt, ask_repeatedly
+from pytest_gpuinfra.endpoint.speculation_run import run_speculation
+from pytest_gpuinfra.endpoint.throughput import measure_throughput
 from tests.endpoint.engines import MODEL, started
 
 PYTHON = os.environ.get("VLLM_PYTHON", "/var/cache/pytest-gpuinfra-servers/vllm/bin/python")

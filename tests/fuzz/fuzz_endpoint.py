@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pytest_gpuinfra.endpoint.bad_requests import send_bad_requests
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.engine import engine_from
+from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from pytest_gpuinfra.endpoint.limits import Timeouts
 from pytest_gpuinfra.endpoint.prompts import read_prompts
 from pytest_gpuinfra.endpoint.smoke import ask_both_ways
 from pytest_gpuinfra.endpoint.speculation_run import read_speculation
 from pytest_gpuinfra.errors import EndpointError
-from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from tests.fuzz import Target
 
 PROMPT = read_prompts()[0]

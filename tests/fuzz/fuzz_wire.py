@@ -15,18 +15,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pytest_gpuinfra.capture.capture import take_capture
+from pytest_gpuinfra.capture.spool import Spool
 from pytest_gpuinfra.connection.tunnel import Tunnel
 from pytest_gpuinfra.diagnosis.gather import findings_of
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.errors import EndpointError, FactUnavailable, GpuInfraError
+from pytest_gpuinfra.gather.gpu import GpuRuns, GpuRunSettings
+from pytest_gpuinfra.gather.participation import ParticipationRun
+from pytest_gpuinfra.host.host import GpuHost
+from pytest_gpuinfra.on_target.sampling import SamplingPlan
+from pytest_gpuinfra.record.snapshot import snapshot_of
 from pytest_gpuinfra.subjects.groups.part import parse_host_part
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog
-from pytest_gpuinfra.gather.gpu import GpuRuns, GpuRunSettings
-from pytest_gpuinfra.host.host import GpuHost
-from pytest_gpuinfra.gather.participation import ParticipationRun
-from pytest_gpuinfra.record.snapshot import snapshot_of
-from pytest_gpuinfra.capture.spool import Spool
-from pytest_gpuinfra.on_target.sampling import SamplingPlan
 from tests.fuzz import Target
 from tests.fuzz.hostile import TOKEN, HostileConnection, event_output, frame, last, output, probe_output, session
 from tests.recorded.story import Story, events

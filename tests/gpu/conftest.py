@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 from pytest_gpuinfra.on_target.plan import Deadlines, GpuPlan, program_text
+from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 
 SHAM = Path(__file__).parent / "sham"
 KIB, MIB = 1 << 10, 1 << 20

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-TARGET = HERE.parent.parent / "pytest_gpuinfra" / "target"
+TARGET = HERE.parent.parent / "pytest_gpuinfra" / "on_target"
 FEED = """
 import os
 def take(size):
@@ -47,7 +47,8 @@ def load(path: Path) -> Any:
     return module
 
 
-plans = load(TARGET / "plan.py")
+sys.path.insert(0, str(HERE.parents[1]))
+plans = importlib.import_module("pytest_gpuinfra.on_target.plan")
 stand_ins = load(HERE / "sham" / "build.py")
 TORCH = {"mechanisms": ("torch_copy",), "simultaneous": (), "chains": (), "sizes": (4096, 1 << 20, 64 << 20)}
 

@@ -31,12 +31,12 @@ from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.endpoint.client import InferenceEndpoint
 from pytest_gpuinfra.endpoint.throughput import background_load
 from pytest_gpuinfra.errors import EndpointError
-from pytest_gpuinfra.inventory.service import ServiceExpectation
 from pytest_gpuinfra.host.requests import OPENED
+from pytest_gpuinfra.inventory.service import ServiceExpectation
 from pytest_gpuinfra.on_target.sampling import SamplingPlan, sampler_text
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "pytest_gpuinfra" / "target"
+TARGET = ROOT / "pytest_gpuinfra" / "on_target" / "probe"
 RESULTS = Path("/tmp/results")
 MODEL = ROOT / "tests" / "tiny_model" / "model"
 NEXTN = ROOT / "tests" / "tiny_model" / "nextn"

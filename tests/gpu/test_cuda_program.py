@@ -9,8 +9,18 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuinfra.connection.local import LocalConnection
+from pytest_gpuinfra.on_target.plan import (
+    MECHANISMS,
+    P2P,
+    SHM,
+    ArmPlan,
+    GpuPlan,
+    Memory,
+    OddCase,
+    estimate,
+    program_text,
+)
 from pytest_gpuinfra.subjects.transfers.program import parse_gpu_program_events, parse_progress
-from pytest_gpuinfra.on_target.plan import MECHANISMS, P2P, SHM, ArmPlan, GpuPlan, Memory, OddCase, estimate, program_text
 
 from .conftest import KIB, MIB, SMALL, serving
 

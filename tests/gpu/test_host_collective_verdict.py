@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuinfra.gather.groups import Member, plan_pairs
+from pytest_gpuinfra.capture.selected import SelectedHost
 from pytest_gpuinfra.errors import InventoryError, ParseError
-from pytest_gpuinfra.subjects.groups.part import HostPart, parse_host_part
+from pytest_gpuinfra.gather.groups import Member, plan_pairs
 from pytest_gpuinfra.inventory.inventory import HostSpec, parse_inventory
-from pytest_gpuinfra.session.select import SelectedHost
 from pytest_gpuinfra.subjects.groups.judge import (
     busbw_of,
     judge_group,
@@ -20,6 +19,7 @@ from pytest_gpuinfra.subjects.groups.judge import (
     judge_with_pairs,
     name_bad_hosts,
 )
+from pytest_gpuinfra.subjects.groups.part import HostPart, parse_host_part
 
 HOSTS = ("a", "b", "c")
 EXPECTED = dict.fromkeys(HOSTS, 2)

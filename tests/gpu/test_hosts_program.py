@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.subjects.groups.part import HostPart, parse_host_part
 from pytest_gpuinfra.on_target.plan import Deadlines, HostsPlan, Memory, Rendezvous, program_text
 from pytest_gpuinfra.subjects.groups.judge import judge_group
+from pytest_gpuinfra.subjects.groups.part import HostPart, parse_host_part
 
 from .conftest import FEED, KIB, put_away
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuinfra.capture.capture import kernel_log, take_capture
-from pytest_gpuinfra.connection.local import LocalConnection
-from pytest_gpuinfra.subjects.kernel_log.log import parse_kernel_log
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.gather.gpu import GpuRun, GpuRuns, GpuRunSettings
-from pytest_gpuinfra.session.items import DirectedPair
+from pytest_gpuinfra.subjects.kernel_log.log import parse_kernel_log
+from pytest_gpuinfra.subjects.transfers.pair import DirectedPair
 from tests.recorded.story import Story
 
 from .conftest import SHAM

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuinfra.on_target.plan import kernels_ptx
 
-KERNELS = Path(__file__).parents[2] / "pytest_gpuinfra" / "target" / "kernels"
+KERNELS = Path(__file__).parents[2] / "pytest_gpuinfra" / "on_target" / "kernels"
 PTXAS = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
 
 

@@ -6,8 +6,6 @@ from itertools import permutations
 
 import pytest
 
-from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun, RankChannels
-from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
 from pytest_gpuinfra.subjects.path_safety.judge import (
     IPC_MECHANISMS,
     NCCL_MECHANISMS,
@@ -17,6 +15,8 @@ from pytest_gpuinfra.subjects.path_safety.judge import (
     judge_path_safety,
     peer_arguments_in_effect,
 )
+from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun, RankChannels
+from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("01", "11", "61", "71"))
 OFF = {"NCCL_P2P_DISABLE": "1"}

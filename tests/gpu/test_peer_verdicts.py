@@ -6,11 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun, RankChannels, RankReport, SumResult, SumSpeed
-from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
-from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer, WrongCopy
 from pytest_gpuinfra.capture.reading import Reading
-from pytest_gpuinfra.subjects.transfers.collective_log import judge_nccl_log
 from pytest_gpuinfra.subjects.path_safety.judge import (
     IPC_MECHANISMS,
     NCCL_MECHANISMS,
@@ -19,6 +15,8 @@ from pytest_gpuinfra.subjects.path_safety.judge import (
     judge_path_safety,
     judge_without_service,
 )
+from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun, RankChannels, RankReport, SumResult, SumSpeed
+from pytest_gpuinfra.subjects.transfers.collective_log import judge_nccl_log
 from pytest_gpuinfra.subjects.transfers.judge import (
     judge_all_reduce,
     judge_bandwidth,
@@ -28,6 +26,8 @@ from pytest_gpuinfra.subjects.transfers.judge import (
     judge_transfer,
     judge_transport,
 )
+from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
+from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer, WrongCopy
 
 A, B = "0000:01:00.0", "0000:11:00.0"
 RANK = RankReport(1, B, 7, "calling x", False, None, "SIGSEGV", "an error", "the last line", 0.1)

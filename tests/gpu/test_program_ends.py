@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from pytest_gpuinfra.subjects.transfers.program import parse_gpu_program_events
 from pytest_gpuinfra.on_target.plan import SHM, Deadlines
+from pytest_gpuinfra.subjects.transfers.program import parse_gpu_program_events
 
 PATIENT = Deadlines(prepare_s=30, task_s=30, stall_s=30, arm_s=60, total_s=120)
 HANGS = {

@@ -12,13 +12,13 @@ import pytest
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.errors import FactUnavailable
 from pytest_gpuinfra.gather.gpu import GpuRuns, GpuRunSettings
-from pytest_gpuinfra.subjects.service.facts import ServiceFacts
 from pytest_gpuinfra.subjects.service.as_it_runs import (
     environment_of_service,
     framework_of_service,
     nccl_of_service,
     process_of_service,
 )
+from pytest_gpuinfra.subjects.service.facts import ServiceFacts
 from pytest_gpuinfra.subjects.transfers.judge import judge_service_run
 from tests.recorded.story import Story
 

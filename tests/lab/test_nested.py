@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.container import Container, parse_container
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.nested import connect_container
+from pytest_gpuinfra.connection.pipe import Connection
 from pytest_gpuinfra.connection.ssh import SshConnection
 from pytest_gpuinfra.connection.testinfra import host_over
-from pytest_gpuinfra.subjects.container.facts import ContainerFacts
-from pytest_gpuinfra.connection.container import Container, parse_container
 from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, UnreachableError
 from pytest_gpuinfra.host.capture import capture_host
 from pytest_gpuinfra.inventory.inventory import parse_inventory
+from pytest_gpuinfra.subjects.container.facts import ContainerFacts
 from tests.plugin.conftest import run_pytest
 
 from .docker import NAME, DockerHost

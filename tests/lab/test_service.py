@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.fixtures.suites import suites_path
 from pytest_gpuinfra.inventory.inventory import HostSpec
 from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
-from pytest_gpuinfra.fixtures.suites import suites_path
 from tests.plugin.conftest import HostOutcomes, Judged, judge_recording
 
 from .fault_run import PROPERTY

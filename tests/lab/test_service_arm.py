@@ -9,16 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuinfra.connection.container import parse_container
 from pytest_gpuinfra.connection.nested import connect_container
 from pytest_gpuinfra.connection.ssh import SshConnection
-from pytest_gpuinfra.connection.container import parse_container
 from pytest_gpuinfra.errors import FactUnavailable
-from pytest_gpuinfra.subjects.transfers.program import parse_gpu_program_events
 from pytest_gpuinfra.host.capture import capture_host
 from pytest_gpuinfra.inventory.inventory import parse_inventory
-from pytest_gpuinfra.subjects.service.facts import ServiceFacts
-from pytest_gpuinfra.subjects.service.as_it_runs import UNSET, environment_of_service, nccl_of_service, process_of_service
 from pytest_gpuinfra.on_target.plan import ArmPlan, GpuPlan, program_text
+from pytest_gpuinfra.subjects.service.as_it_runs import (
+    UNSET,
+    environment_of_service,
+    nccl_of_service,
+    process_of_service,
+)
+from pytest_gpuinfra.subjects.service.facts import ServiceFacts
+from pytest_gpuinfra.subjects.transfers.program import parse_gpu_program_events
 from tests.gpu.conftest import SMALL, sham_libraries
 
 from .nspawn import NspawnHost

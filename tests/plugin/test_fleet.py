@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.session.portions import PORTION
 from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
+from pytest_gpuinfra.session.portions import PORTION
 from pytest_gpuinfra.session.scheduler import KNOWN_TO_ALL
 from tests.plugin.conftest import REFERENCE, run_pytest
 

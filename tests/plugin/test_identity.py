@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from pytest_gpuinfra.cli import main
+from pytest_gpuinfra.connection.destination import refusal, url_refusal
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.inventory.inventory import Inventory
-from pytest_gpuinfra.connection.destination import refusal, url_refusal
 from pytest_gpuinfra.session.select import select_hosts
 from tests.plugin.conftest import REFERENCE, judge_recording
 

@@ -10,13 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.connection.pipe import PipeConnection
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.connection.local import LocalConnection
+from pytest_gpuinfra.connection.pipe import PipeConnection
 from pytest_gpuinfra.connection.ssh import SshConnection
 from pytest_gpuinfra.errors import ProbeError, UnreachableError
-from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.gather.reboot import (
+    Standing,
+    Waiting,
+    _missing,
+    look,
+    not_back,
+    own_boot_id,
+    reboot,
+    reboot_and_wait,
+)
 from pytest_gpuinfra.inventory.inventory import HostSpec, parse_inventory
-from pytest_gpuinfra.gather.reboot import Standing, Waiting, _missing, look, not_back, own_boot_id, reboot, reboot_and_wait
 from tests.plugin.conftest import run_pytest
 from tests.report.made import REFERENCE
 

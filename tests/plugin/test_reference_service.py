@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from pytest_gpuinfra.fixtures.suites import suites_path
 from pytest_gpuinfra.inventory.inventory import read_inventory
 from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
-from pytest_gpuinfra.fixtures.suites import suites_path
 from tests.plugin.conftest import REFERENCE, Judged, judge_recording
 from tests.recorded.reference.compose import reference_host
 from tests.recorded.reference.serving import (

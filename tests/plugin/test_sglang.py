@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuinfra.subjects.service.engine import find_engine, find_ranks
-from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.subjects.participation.samples import Participation, parse_participation
+from pytest_gpuinfra.subjects.path_safety.judge import PathSafety, ServicePath, judge_path_safety
+from pytest_gpuinfra.subjects.path_safety.service import path_of_service
+from pytest_gpuinfra.subjects.service.engine import find_engine, find_ranks
+from pytest_gpuinfra.subjects.service.environment import EnvironmentWitnesses
 from pytest_gpuinfra.subjects.service.process import parse_process
 from pytest_gpuinfra.subjects.service.python import parse_python_start
-from pytest_gpuinfra.capture.reading import Reading
-from pytest_gpuinfra.subjects.path_safety.judge import PathSafety, ServicePath, judge_path_safety
-from pytest_gpuinfra.subjects.service.environment import EnvironmentWitnesses
-from pytest_gpuinfra.subjects.path_safety.service import path_of_service
+from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 from tests.plugin.conftest import Judged, judge_recording
 
 RECORDED = Path(__file__).parents[1] / "recorded"

@@ -214,16 +214,18 @@ def _moved(request: Request, root: Path) -> Request:
 
 def probe_module(name: str) -> Any:
     """Load one of the probe's files as it is on the target."""
-    directory = _ROOT / "pytest_gpuinfra/on_target"
-    spec = importlib.util.spec_from_file_location(f"gpuinfra_{name}", directory / f"{name}.py")
+    programs = _ROOT / "pytest_gpuinfra/on_target"
+    (path,) = programs.rglob(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"gpuinfra_{name}", path)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(directory))  # its neighbours
+    neighbours = sorted({str(file.parent) for file in programs.rglob("*.py")})
+    sys.path[:0] = neighbours
     try:
         spec.loader.exec_module(module)
     finally:
-        sys.path.remove(str(directory))
+        del sys.path[: len(neighbours)]
     return module
 
 

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.capture.selected import SelectedHost
 from pytest_gpuinfra.host.host import GpuHost
+from pytest_gpuinfra.host.requests import requests_on_host
 from pytest_gpuinfra.inventory.inventory import HostSpec, parse_inventory, read_inventory
 from pytest_gpuinfra.record.recording import RecordedHost
-from pytest_gpuinfra.session.select import SelectedHost
-from pytest_gpuinfra.host.requests import LIBRARIES, requests_on_host
+from pytest_gpuinfra.subjects.gpu.driver_library import LIBRARIES
 from tests.recorded.made_host import MadeHost
 from tests.recorded.reference.compose import HERE, reference_host
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from pytest_gpuinfra.capture.capture import Capture
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.record.compare import Comparison, compare, item_key, join
 from pytest_gpuinfra.inventory.inventory import Expectation
+from pytest_gpuinfra.record.compare import Comparison, compare, item_key, join
 from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
 from pytest_gpuinfra.report.change_rows import group
 from tests.recorded.made_host import MadeHost

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuinfra.capture import capture
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.errors import FactUnavailable
-from pytest_gpuinfra.subjects.service.process import parse_limits
-from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.gather.gpu import GpuRuns, GpuRunSettings
+from pytest_gpuinfra.subjects.service.process import parse_limits
 from pytest_gpuinfra.wire import Lines, WireError, load
 from tests.fuzz.hostile import SAY, HostileConnection, event_output, frame, output, probe_output, session
 

@@ -54,7 +54,7 @@ def test_what_is_told_of_some_checks_is_right() -> None:
     assert any("iommu_group_show_type" in source for source in group.sources)
     copies = checks["test_copy_engine_delivers_every_byte"]
     assert (copies.level, copies.expects, copies.needs_expectation) == ("active", ("peer_access",), False)
-    assert "verdict.peer_transfer.judge_transfer" in copies.judges
+    assert "subjects.transfers.judge.judge_transfer" in copies.judges
     assert any("it could not be run to its end" in error for error in copies.errors)
     assert "the program says nothing of it: it did not get there" in copies.errors
     order = checks["test_service_is_ordered"]

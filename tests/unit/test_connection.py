@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.connection.pipe import PipeConnection, remote_command
 from pytest_gpuinfra.connection.local import LocalConnection
+from pytest_gpuinfra.connection.pipe import PipeConnection, remote_command
 from pytest_gpuinfra.errors import CommandTimeout, ProbeError
 
 

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from pytest_gpuinfra.connection.pipe import HOST_REACHED, nested_command
+from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.connection.container import parse_container
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.nested import NestedConnection, connect_container
+from pytest_gpuinfra.connection.pipe import HOST_REACHED, nested_command
 from pytest_gpuinfra.connection.ssh import SshConnection
-from pytest_gpuinfra.connection.container import parse_container
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.container.state import ContainerState, parse_container_state
-from pytest_gpuinfra.capture.reading import Reading
 
 ENTER = {
     "pct:129": "pct exec 129 --",

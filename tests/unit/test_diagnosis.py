@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.capture.selected import SelectedHost
+from pytest_gpuinfra.diagnosis.diagnose import Finding, diagnose
 from pytest_gpuinfra.diagnosis.gather import findings_of, observations_of
+from pytest_gpuinfra.diagnosis.observations import Observations, RankWork, Unknown
 from pytest_gpuinfra.host.host import GpuHost
 from pytest_gpuinfra.inventory.inventory import parse_inventory, read_inventory
 from pytest_gpuinfra.record.recording import read_recording
-from pytest_gpuinfra.session.select import SelectedHost
-from pytest_gpuinfra.diagnosis.diagnose import Finding, diagnose
-from pytest_gpuinfra.diagnosis.observations import Observations, RankWork, Unknown
 from tests.recorded.made_host import MadeFunction, MadeHost
 from tests.recorded.reference.compose import reference_host
 from tests.recorded.story import ARGUMENTS, OFF, PROGRAMS, SERVING, Story, events, sampled, without_faults

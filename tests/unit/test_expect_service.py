@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuinfra.errors import InventoryError
-from pytest_gpuinfra.inventory.inventory import parse_inventory, read_inventory
 from pytest_gpuinfra.host.requests import requests_on_host
+from pytest_gpuinfra.inventory.inventory import parse_inventory, read_inventory
 
 
 def host(**keys: Any) -> dict[str, Any]:

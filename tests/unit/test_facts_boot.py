@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.boot.boot import parse_boot_id, parse_kernel_release, parse_uptime_s
 from pytest_gpuinfra.subjects.boot.command_line import KernelCommandLine, parse_kernel_command_line
-from pytest_gpuinfra.capture.reading import Reading
 
 UUID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 

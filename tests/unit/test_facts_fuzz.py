@@ -17,9 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.subjects.boot.boot import parse_boot_id, parse_kernel_release, parse_uptime_s
+from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
 from pytest_gpuinfra.subjects.boot.confidential import parse_confidential
+from pytest_gpuinfra.subjects.boot.virtualization import parse_virtualization
 from pytest_gpuinfra.subjects.container.config import parse_container_config
 from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes
 from pytest_gpuinfra.subjects.gpu.driver import (
@@ -30,25 +33,22 @@ from pytest_gpuinfra.subjects.gpu.driver import (
     same_parameter_value,
 )
 from pytest_gpuinfra.subjects.gpu.driver_library import parse_library_versions
-from pytest_gpuinfra.subjects.service.engine_allreduce import parse_engine_allreduce
 from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
 from pytest_gpuinfra.subjects.gpu.smi_xml import parse_gpu_xml
-from pytest_gpuinfra.subjects.pci.iommu import parse_group_type, parse_iommu_groups
+from pytest_gpuinfra.subjects.gpu.topology import parse_topology
 from pytest_gpuinfra.subjects.kernel_log.iommu_boot import parse_iommu_boot
-from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
 from pytest_gpuinfra.subjects.kernel_log.kinds import parse_kernel_faults
 from pytest_gpuinfra.subjects.kernel_log.log import parse_kernel_log, parse_kernel_text
-from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
-from pytest_gpuinfra.subjects.pci.functions import PciFunction, parse_pci_functions
-from pytest_gpuinfra.subjects.pci.pci_bar import parse_bars
 from pytest_gpuinfra.subjects.pci.config_space import parse_config_space
+from pytest_gpuinfra.subjects.pci.functions import PciFunction, parse_pci_functions
+from pytest_gpuinfra.subjects.pci.iommu import parse_group_type, parse_iommu_groups
+from pytest_gpuinfra.subjects.pci.pci_bar import parse_bars
 from pytest_gpuinfra.subjects.pci.pci_link import parse_link_speed_gt_s, parse_link_width
-from pytest_gpuinfra.subjects.transfers.peer_access import parse_peer_access
-from pytest_gpuinfra.capture.reading import Reading
-from pytest_gpuinfra.subjects.gpu.topology import parse_topology
+from pytest_gpuinfra.subjects.service.engine_allreduce import parse_engine_allreduce
 from pytest_gpuinfra.subjects.service.unit import parse_unit_properties
 from pytest_gpuinfra.subjects.service.unit_file import parse_unit_file
-from pytest_gpuinfra.subjects.boot.virtualization import parse_virtualization
+from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
+from pytest_gpuinfra.subjects.transfers.peer_access import parse_peer_access
 from tests.cases.case import OWN, read_cases
 
 EXAMPLES = int(os.environ.get("GPUINFRA_FUZZ_EXAMPLES", "15"))

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
-from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
-from pytest_gpuinfra.subjects.gpu.smi_xml import parse_gpu_xml
-from pytest_gpuinfra.subjects.gpu.nvidia_smi import find_smi_failure, smi_text
-from pytest_gpuinfra.subjects.transfers.peer_access import parse_peer_access
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
+from pytest_gpuinfra.subjects.gpu.nvidia_smi import find_smi_failure, smi_text
+from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
+from pytest_gpuinfra.subjects.gpu.smi_xml import parse_gpu_xml
 from pytest_gpuinfra.subjects.gpu.topology import parse_topology
+from pytest_gpuinfra.subjects.transfers.peer_access import parse_peer_access
 
 H200 = Path(__file__).parents[1] / "recorded" / "h200"
 

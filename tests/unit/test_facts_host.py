@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.boot.confidential import parse_confidential
+from pytest_gpuinfra.subjects.boot.virtualization import parse_virtualization
 from pytest_gpuinfra.subjects.container.config import parse_container_config
 from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes
 from pytest_gpuinfra.subjects.gpu.driver import (
@@ -19,11 +21,9 @@ from pytest_gpuinfra.subjects.gpu.driver import (
 from pytest_gpuinfra.subjects.gpu.driver_library import parse_library_versions
 from pytest_gpuinfra.subjects.kernel_log.iommu_boot import parse_iommu_boot
 from pytest_gpuinfra.subjects.kernel_log.log import split_kernel_line
-from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.subjects.service.unit import parse_unit_properties
 from pytest_gpuinfra.subjects.service.unit_file import parse_unit_file
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments, split_words
-from pytest_gpuinfra.subjects.boot.virtualization import parse_virtualization
 
 H200 = Path(__file__).parents[1] / "recorded" / "h200"
 ENOENT = "ENOENT: No such file or directory"

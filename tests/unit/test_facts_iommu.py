@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.pci.iommu import IommuGroup, parse_group_type, parse_iommu_groups
-from pytest_gpuinfra.capture.reading import Node, Reading
 
 MISSING = Reading("/sys/kernel/iommu_groups/29/type", None, "ENOENT: No such file or directory")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
 from pytest_gpuinfra.subjects.kernel_log.iommu_fault import IommuFault
 from pytest_gpuinfra.subjects.kernel_log.kinds import parse_kernel_faults
 from pytest_gpuinfra.subjects.kernel_log.log import parse_kernel_text
-from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.subjects.kernel_log.xid import Xid
 from pytest_gpuinfra.subjects.kernel_log.xid_table import read_xid_table
 

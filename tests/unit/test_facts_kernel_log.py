@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.kernel_log.log import parse_kernel_log, parse_kernel_text, split_kernel_line
-from pytest_gpuinfra.capture.reading import Reading
 
 DENIED = Reading("/dev/kmsg", None, "EPERM: Operation not permitted")
 KMSG = (

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.service.engine_allreduce import parse_engine_allreduce
 from pytest_gpuinfra.subjects.transfers.nccl_edge import parse_nccl_edge
 from pytest_gpuinfra.subjects.transfers.nccl_log import NcclLog, parse_nccl_log
-from pytest_gpuinfra.capture.reading import Reading
 
 H200 = Path(__file__).parents[1] / "recorded" / "h200"
 EDGE = "Channel 00/0 : 0[0] -> 1[1] via "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.subjects.kernel_log.address import decode_address
-from pytest_gpuinfra.subjects.pci.functions import PciFunction, parse_pci_functions
-from pytest_gpuinfra.pci_address import normalise_pci_address
-from pytest_gpuinfra.subjects.pci.config_space import AcsControl, parse_config_space
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.pci_address import normalise_pci_address
+from pytest_gpuinfra.subjects.kernel_log.address import decode_address
+from pytest_gpuinfra.subjects.pci.config_space import AcsControl, parse_config_space
+from pytest_gpuinfra.subjects.pci.functions import PciFunction, parse_pci_functions
 
 ENOENT = "ENOENT: No such file or directory"
 EMPTY = "0x0000000000000000 0x0000000000000000 0x0000000000000000"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuinfra.host.facts import HostFacts
-from pytest_gpuinfra.record.numbers import compare_recorded, kind_of, numbers_of
 from pytest_gpuinfra.inventory.inventory import Expectation
+from pytest_gpuinfra.record.numbers import compare_recorded, kind_of, numbers_of
 from pytest_gpuinfra.record.recording import RecordedHost, read_recording
 from tests.report.made import REFERENCE, TWO_GPUS, gathered, lines, machine
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuinfra.capture.selected import SelectedHost
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.inventory.inventory import Inventory, parse_inventory
 from pytest_gpuinfra.inventory.names.hostlist import expand, is_hostlist
 from pytest_gpuinfra.inventory.names.slurm import pick_slurm_hosts
-from pytest_gpuinfra.session.select import SelectedHost, select_hosts
+from pytest_gpuinfra.session.select import select_hosts
 
 
 def inventory_of(text: str) -> Inventory:

@@ -14,7 +14,6 @@ import pytest
 
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ParseError
-from pytest_gpuinfra.subjects.participation.samples import Participation, parse_participation
 from pytest_gpuinfra.on_target.sampling import SamplingPlan, sampler_text
 from pytest_gpuinfra.subjects.participation.judge import (
     LoadOutcome,
@@ -24,6 +23,7 @@ from pytest_gpuinfra.subjects.participation.judge import (
     judge_no_other,
     judge_presence,
 )
+from pytest_gpuinfra.subjects.participation.samples import Participation, parse_participation
 
 A, B, C = (f"0000:0{number}:00.0" for number in (1, 2, 3))
 UNIT = "sglang-qwen.service"

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable
+from pytest_gpuinfra.subjects.service.drift import argument_is, diff_texts, find_argument, newer_than
 from pytest_gpuinfra.subjects.service.engine import find_engine, find_ranks
+from pytest_gpuinfra.subjects.service.environment import EnvironmentWitnesses, Layer
 from pytest_gpuinfra.subjects.service.process import ProcessEnvironment, ServiceProcess, parse_process
 from pytest_gpuinfra.subjects.service.python import PythonStart
-from pytest_gpuinfra.capture.reading import Reading
-from pytest_gpuinfra.subjects.service.drift import argument_is, diff_texts, find_argument, newer_than
-from pytest_gpuinfra.subjects.service.environment import EnvironmentWitnesses, Layer
 from pytest_gpuinfra.subjects.service.transport import see_transport
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "pytest_gpuinfra/on_target"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "pytest_gpuinfra/on_target/probe"))
 try:
     import probe_mask
 finally:

@@ -14,8 +14,8 @@ import pytest
 from pytest_gpuinfra.capture import capture
 from pytest_gpuinfra.connection.pipe import runner_source
 
-TARGET = Path(__file__).resolve().parents[2] / "pytest_gpuinfra" / "target"
-CONTROLLER_SIDE = ("plan.py", "packing.py", "probe_text.py", "sampling.py", "__init__.py")
+TARGET = Path(__file__).resolve().parents[2] / "pytest_gpuinfra" / "on_target"
+CONTROLLER_SIDE = ("plan.py", "bundle.py", "probe_text.py", "sampling.py", "regenerate.py", "__init__.py")
 
 
 def interpreters() -> list[str]:
@@ -54,7 +54,7 @@ def test_probe_runs_under_each_python_at_hand(python: str) -> None:
 
 def test_everything_that_runs_on_targets_is_python_3_6() -> None:
     """By vermin; torch_program runs in the service's Python, and is held to the same."""
-    files = [str(file) for file in TARGET.glob("*.py") if file.name not in CONTROLLER_SIDE]
+    files = [str(file) for file in TARGET.rglob("*.py") if file.name not in CONTROLLER_SIDE]
     checked = subprocess.run(
         [str(Path(sys.executable).with_name("vermin")), "-t=3.6-", "--no-tips", "--violations", *files],
         capture_output=True,

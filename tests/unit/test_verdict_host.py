@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
+from pytest_gpuinfra.subjects.boot.dma_mode import judge_dma_mode
+from pytest_gpuinfra.subjects.boot.virtualization import Virtualization
 from pytest_gpuinfra.subjects.container.config import parse_container_config
 from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes
-from pytest_gpuinfra.subjects.gpu.driver import parse_driver_parameters
-from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
-from pytest_gpuinfra.subjects.kernel_log.iommu_boot import IommuBoot
-from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
-from pytest_gpuinfra.subjects.kernel_log.kinds import parse_kernel_faults
-from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, parse_kernel_text
-from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
-from pytest_gpuinfra.subjects.pci.functions import PciFunction, parse_pci_functions
-from pytest_gpuinfra.capture.reading import Reading
-from pytest_gpuinfra.subjects.boot.virtualization import Virtualization
-from pytest_gpuinfra.subjects.pci.acs import bridges_above, judge_acs
-from pytest_gpuinfra.subjects.verdict import Verdict
-from pytest_gpuinfra.subjects.transfers.collective_log import judge_nccl_log
 from pytest_gpuinfra.subjects.container.devices import (
     judge_bar_size,
     judge_container_devices,
     judge_device_nodes,
     judge_driver_library,
 )
-from pytest_gpuinfra.subjects.pci.dma_mode import judge_dma_mode
+from pytest_gpuinfra.subjects.gpu.driver import parse_driver_parameters
 from pytest_gpuinfra.subjects.gpu.driver_parameters import judge_driver_parameters
-from pytest_gpuinfra.subjects.kernel_log.severity import root_xid, weigh
 from pytest_gpuinfra.subjects.gpu.health import judge_gpu_rows
+from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
+from pytest_gpuinfra.subjects.kernel_log.iommu_boot import IommuBoot
+from pytest_gpuinfra.subjects.kernel_log.kinds import parse_kernel_faults
+from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, parse_kernel_text
+from pytest_gpuinfra.subjects.kernel_log.severity import root_xid, weigh
 from pytest_gpuinfra.subjects.kernel_log.sort import judge_kernel_log
+from pytest_gpuinfra.subjects.pci.acs import bridges_above, judge_acs
+from pytest_gpuinfra.subjects.pci.functions import PciFunction, parse_pci_functions
 from pytest_gpuinfra.subjects.pci.link_judge import judge_link
+from pytest_gpuinfra.subjects.transfers.collective_log import judge_nccl_log
+from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 BEGIN = "[    0.000000] Linux version 6.8\n"
 GPU = "0000:01:00.0"

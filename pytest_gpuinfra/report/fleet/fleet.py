@@ -15,12 +15,12 @@ from ClusterShell.NodeSet import (  # type: ignore[import-untyped]
     NodeSetException,
 )
 
-from pytest_gpuinfra.record.numbers import compare_recorded
 from pytest_gpuinfra.inventory.inventory import parse_inventory
+from pytest_gpuinfra.record.numbers import compare_recorded
 from pytest_gpuinfra.record.recording import Recording
 from pytest_gpuinfra.report.fleet.difference import Difference, find_differences
-from pytest_gpuinfra.report.message import parse_message
 from pytest_gpuinfra.report.host_verdict import EACH, verdict_of
+from pytest_gpuinfra.report.message import parse_message
 from pytest_gpuinfra.subjects.outliers import Comparison
 
 Ending: TypeAlias = Literal["failed", "error", "passed", "skipped"]

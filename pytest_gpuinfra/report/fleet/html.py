@@ -6,8 +6,8 @@ from collections.abc import Container, Sequence
 
 from pytest_gpuinfra.record.numbers import hosts_ahead, straggler_lines
 from pytest_gpuinfra.report.escaped import escape
-from pytest_gpuinfra.report.fleet.fleet import SIGNS, Fleet, FleetTrouble, folded
 from pytest_gpuinfra.report.fleet.difference import Difference
+from pytest_gpuinfra.report.fleet.fleet import SIGNS, Fleet, FleetTrouble, folded
 from pytest_gpuinfra.report.fleet.matrix import matrix_html
 from pytest_gpuinfra.report.fleet.plot import draw_group
 from pytest_gpuinfra.subjects.outliers import BEYOND, SMALLEST, NumberGroup

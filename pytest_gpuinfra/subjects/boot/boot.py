@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import ParseError
 
 _BOOT_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _UPTIME = re.compile(r"(\d+(?:\.\d+)?)\s+\d+(?:\.\d+)?")

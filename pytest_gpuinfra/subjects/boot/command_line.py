@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.subjects.boot.kernel_switch import (
     INTEL,
@@ -18,7 +19,6 @@ from pytest_gpuinfra.subjects.boot.kernel_switch import (
     switch_of,
     unknown_words,
 )
-from pytest_gpuinfra.capture.reading import Reading
 
 
 @dataclass(frozen=True, slots=True)

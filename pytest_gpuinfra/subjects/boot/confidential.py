@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
-from pytest_gpuinfra.capture.reading import Node, Reading
 
 _WORDS = {"Y": True, "1": True, "N": False, "0": False}
 _SAYS_ON = re.compile(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import ParseError
 
 _VMS = frozenset(
     {

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import ParseError
 
 _LINE = re.compile(r"(?P<key>[a-z][\w.-]*)\s*[:=]\s*(?P<value>.*)")
 _ALLOW = re.compile(r"(?P<kind>[abc])(?:\s+(?P<major>\d+|\*):(?P<minor>\d+|\*))?(?:\s+(?P<rights>[rwm]+))?")

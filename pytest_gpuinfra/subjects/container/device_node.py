@@ -13,8 +13,8 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.capture.reading import Reading, Tree
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.wire import load
 
 _LINE = re.compile(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytest_gpuinfra.subjects.boot.virtualization import Virtualization
 from pytest_gpuinfra.subjects.container.config import ContainerConfig
 from pytest_gpuinfra.subjects.container.device_node import DeviceNode
-from pytest_gpuinfra.subjects.boot.virtualization import Virtualization
 from pytest_gpuinfra.subjects.verdict import Ending, Verdict
 
 _GPU = re.compile(r"/dev/nvidia\d+")

@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.connection.container import Container
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.subjects.boot.boot import parse_boot_id
-from pytest_gpuinfra.subjects.container.state import ContainerState, parse_container_state
-from pytest_gpuinfra.subjects.container.device_node import DeviceNode, driver_of_node, parse_device_tree, parse_majors
-from pytest_gpuinfra.subjects.gpu.driver_library import parse_library_versions
-from pytest_gpuinfra.subjects.service.filesystem import Mount, Space, mount_of, parse_mounts, parse_sample, parse_space
-from pytest_gpuinfra.subjects.gpu.table import GpuTable
-from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
 from pytest_gpuinfra.pci_address import normalise_pci_address
+from pytest_gpuinfra.subjects.boot.boot import parse_boot_id
+from pytest_gpuinfra.subjects.container.device_node import DeviceNode, driver_of_node, parse_device_tree, parse_majors
+from pytest_gpuinfra.subjects.container.state import ContainerState, parse_container_state
+from pytest_gpuinfra.subjects.gpu.driver_library import LIBRARIES, parse_library_versions
+from pytest_gpuinfra.subjects.gpu.smi_query import SMI_FIELDS, parse_gpu_query
+from pytest_gpuinfra.subjects.gpu.table import GpuTable
+from pytest_gpuinfra.subjects.service.filesystem import Mount, Space, mount_of, parse_mounts, parse_sample, parse_space
 from pytest_gpuinfra.subjects.service.process import fields_of, parse_limits
-from pytest_gpuinfra.capture.reading import Reading
-from pytest_gpuinfra.host.requests import LIBRARIES, SMI_FIELDS
 
 _DRIVER = "is the nvidia driver loaded on the host? (lsmod, nvidia-modprobe -u)"
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.capture.reading import Node, Reading
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.wire import load
 
 _NONE = re.compile(

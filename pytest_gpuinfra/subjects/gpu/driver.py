@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
 
 _LINE = re.compile(r"(?P<name>\w+): ?(?:\"(?P<text>.*)\"|(?P<number>\d+))")
 _VERSION = re.compile(r"NVRM version: (?P<kind>.*?)\s+(?P<version>\d+\.\d+(?:\.\d+)?)(?:\s|$)")

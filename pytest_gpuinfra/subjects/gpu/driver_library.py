@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 
-from pytest_gpuinfra.errors import FactUnavailable
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import FactUnavailable
 
+LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64")
 _FILE = re.compile(r"lib(?:nvidia-ml|cuda)\.so\.(?P<version>\d+\.\d+(?:\.\d+)?)\b")
 
 

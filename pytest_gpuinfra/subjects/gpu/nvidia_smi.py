@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import FactUnavailable
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import FactUnavailable
 
 _RESTART = "the container lost its GPU devices (a systemd reload on the host does that): restart it"
 _MISMATCH = "user-space library and loaded kernel module differ: reboot, or reload the module; in a container update it"

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.subjects.gpu.table import GpuRow, GpuTable, canonical_name
 from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
 from pytest_gpuinfra.subjects.gpu.nvidia_smi import smi_text
-from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.subjects.gpu.table import GpuRow, GpuTable, canonical_name
 
+SMI_FIELDS = ("index", "pci.bus_id", "uuid", "name", "driver_version")
 _NUMERIC = re.compile(
     r"index$|count$|memory\.|utilization\.|power\.(?:draw|limit)|temperature\.|fan\.speed|pcie\.|ecc\.errors\.|clocks\.[a-z]"
 )

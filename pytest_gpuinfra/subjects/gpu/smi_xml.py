@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.subjects.gpu.table import GpuProcess, GpuRow, GpuTable, MigDevice
 from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
 from pytest_gpuinfra.subjects.gpu.nvidia_smi import smi_text
-from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.subjects.gpu.table import GpuProcess, GpuRow, GpuTable, MigDevice
 
 # Field of --query-gpu: element of the XML, older places behind newer ones.
 _FIELDS: dict[str, tuple[str, ...]] = {

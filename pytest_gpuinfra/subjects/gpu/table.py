@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pytest_gpuinfra.errors import FactUnavailable
-from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
 from pytest_gpuinfra.pci_address import normalise_pci_address
+from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
 
 _ALIASES = {
     "gpu_name": "name",

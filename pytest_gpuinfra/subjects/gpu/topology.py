@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.gpu.nvidia_smi import smi_text
-from pytest_gpuinfra.capture.reading import Reading
 
 P2P_WORDS = {
     "OK": "granted",

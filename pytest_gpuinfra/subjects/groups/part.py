@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
+from pytest_gpuinfra.subjects.event import ProgramEvent, load_event
 from pytest_gpuinfra.subjects.transfers.all_reduce import (
     RankReport,
     RunEnding,
@@ -22,7 +23,6 @@ from pytest_gpuinfra.subjects.transfers.all_reduce import (
 )
 from pytest_gpuinfra.subjects.transfers.gpu_library import GpuLibrary, parse_gpu_library
 from pytest_gpuinfra.subjects.transfers.nccl_edge import NcclEdge, parse_nccl_edge
-from pytest_gpuinfra.subjects.event import ProgramEvent, load_event
 
 SCHEMA = 1
 

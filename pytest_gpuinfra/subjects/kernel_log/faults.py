@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
+from pytest_gpuinfra.inventory.inventory import KernelLogExpectation
+from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.subjects.kernel_log.address import decode_address
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
 from pytest_gpuinfra.subjects.kernel_log.kinds import parse_kernel_faults
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog
-from pytest_gpuinfra.subjects.pci.functions import PciFunctions
-from pytest_gpuinfra.pci_address import short_address
-from pytest_gpuinfra.inventory.inventory import KernelLogExpectation
 from pytest_gpuinfra.subjects.kernel_log.severity import weigh
+from pytest_gpuinfra.subjects.pci.functions import PciFunctions
 
 GPU_KINDS = ("iommu", "xid", "sxid", "off-bus", "init", "ras")
 _SHOWN = 3

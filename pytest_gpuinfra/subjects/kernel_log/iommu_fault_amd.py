@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 
+from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.kernel_log.iommu_fault import HEX, PCI, IommuFault, number, requester
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
-from pytest_gpuinfra.pci_address import normalise_pci_address
 
 _EVENT = re.compile(
     rf"(?:(?<![\w.-])(?P<driver>[\w.-]+) (?P<before>{PCI}): )?(?:AMD-Vi: )?(?:Event logged \[\s*|(?<=AMD-Vi: )|^)"

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.kernel_log.iommu_fault import PCI, IommuFault, number
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
-from pytest_gpuinfra.pci_address import normalise_pci_address
 
 _WORDS = re.compile(
     r"arm-smmu-v3 (?P<unit>\S+): event: (?P<event>\S+) client: (?P<client>\S+) sid: (?P<sid>0x[0-9a-f]+)"

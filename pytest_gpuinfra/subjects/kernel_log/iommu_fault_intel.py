@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.kernel_log.iommu_fault import HEX, PCI, IommuFault, requester
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
-from pytest_gpuinfra.pci_address import normalise_pci_address
 
 _FAULT = re.compile(
     r"\[(?P<type>DMA Read|DMA Write|(?:DMA )?AtomicOp|Page Request|INTR-REMAP|Interrupt \w+)"

@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable
+from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry, split_kernel_line
 from pytest_gpuinfra.subjects.kernel_log.log_journal import TOO_LONG, parse_journal
 from pytest_gpuinfra.subjects.kernel_log.log_kmsg import is_kmsg, missing_sequences, parse_kmsg
-from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry, split_kernel_line
 from pytest_gpuinfra.subjects.kernel_log.log_text import REMEDY, parse_log_text
-from pytest_gpuinfra.capture.reading import Node, Reading
 
 __all__ = ["KernelLog", "KernelLogEntry", "parse_kernel_log", "parse_kernel_text", "split_kernel_line"]
 

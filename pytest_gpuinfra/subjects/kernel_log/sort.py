@@ -10,9 +10,9 @@ from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
 from pytest_gpuinfra.subjects.kernel_log.iommu_fault import IommuFault
 from pytest_gpuinfra.subjects.kernel_log.kinds import parse_kernel_faults
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, KernelLogEntry
+from pytest_gpuinfra.subjects.kernel_log.severity import root_xid, weigh
 from pytest_gpuinfra.subjects.kernel_log.xid import Xid
 from pytest_gpuinfra.subjects.verdict import Verdict
-from pytest_gpuinfra.subjects.kernel_log.severity import root_xid, weigh
 
 GPU_DRIVERS = frozenset({"nvidia", "nvidia-current", "nouveau", "amdgpu", "radeon", "i915", "xe", "habanalabs"})
 _ALWAYS_GPU = frozenset({"xid", "sxid", "off-bus", "init", "ras", "mismatch"})

@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
-from pytest_gpuinfra.pci_address import normalise_pci_address
 
 _SXID = re.compile(
     r"(?<![\w-])(?P<switch>[\w-]*nvswitch\d*):? SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): "

@@ -13,9 +13,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
-from pytest_gpuinfra.pci_address import normalise_pci_address
 
 _XID = re.compile(r"NVRM:?\s*(?:GPU\d+ )?Xid \((?P<where>[^)]*)\): (?P<code>\d+)(?:,\s*(?P<rest>.*))?$")
 _WHERE = re.compile(r"(?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)(?:\s+GPU-I:(?P<mig>\w+))?")

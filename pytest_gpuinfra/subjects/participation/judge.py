@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pytest_gpuinfra.subjects.participation.samples import GpuUse, Participation
 from pytest_gpuinfra.pci_address import short_address
+from pytest_gpuinfra.subjects.participation.samples import GpuUse, Participation
 from pytest_gpuinfra.subjects.verdict import Verdict
 
 _UNTOLD = "nothing tells which of the processes on the GPUs is the service's"

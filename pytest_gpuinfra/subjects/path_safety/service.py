@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_gpuinfra.errors import FactUnavailable
-from pytest_gpuinfra.subjects.service.process import ServiceProcess
 from pytest_gpuinfra.subjects.path_safety.judge import (
     Path,
     RankPath,
@@ -19,6 +18,7 @@ from pytest_gpuinfra.subjects.path_safety.judge import (
     peer_arguments_in_effect,
 )
 from pytest_gpuinfra.subjects.service.environment import EnvironmentWitnesses
+from pytest_gpuinfra.subjects.service.process import ServiceProcess
 from pytest_gpuinfra.subjects.service.transport import see_transport
 
 DECIDING = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pytest_gpuinfra.subjects.pci.iommu import IommuGroups
-from pytest_gpuinfra.subjects.pci.functions import PciFunction, PciFunctions
-from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.inventory.inventory import DeviceExpectation
+from pytest_gpuinfra.pci_address import short_address
+from pytest_gpuinfra.subjects.pci.functions import PciFunction, PciFunctions
+from pytest_gpuinfra.subjects.pci.iommu import IommuGroups
 
 _BRIDGE = 0x0604
 _VFIO = ("vfio-pci", "pci-stub", "none")

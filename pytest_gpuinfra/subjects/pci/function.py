@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.pci_address import normalise_pci_address
-from pytest_gpuinfra.subjects.pci.pci_bar import Bar, parse_bars
 from pytest_gpuinfra.subjects.pci.config_space import AcsControl, ConfigSpace, parse_config_space
+from pytest_gpuinfra.subjects.pci.pci_bar import Bar, parse_bars
 from pytest_gpuinfra.subjects.pci.pci_link import parse_link_speed_gt_s, parse_link_width
-from pytest_gpuinfra.capture.reading import Node, Reading
 
 _GPU_VENDORS = frozenset({0x10DE, 0x1002, 0x8086})
 _DEVICES = "/sys/bus/pci/devices"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pytest_gpuinfra.capture.reading import Tree
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.pci.function import PciFunction
-from pytest_gpuinfra.capture.reading import Tree
 
 __all__ = ["PciFunction", "PciFunctions", "normalise_pci_address", "parse_pci_functions"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pytest_gpuinfra.capture.reading import Node, Reading, Tree
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.pci_address import normalise_pci_address
-from pytest_gpuinfra.capture.reading import Node, Reading, Tree
 
 _TRANSLATED = {"identity": False, "DMA": True, "DMA-FQ": True}
 _KNOWN = frozenset({*_TRANSLATED, "blocked", "unmanaged", "unknown"})

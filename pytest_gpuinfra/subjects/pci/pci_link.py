@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import ParseError
 
 
 def parse_link_speed_gt_s(reading: Reading) -> float | None:

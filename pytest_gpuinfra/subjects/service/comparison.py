@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pytest_gpuinfra.errors import FactUnavailable
 from pytest_gpuinfra.inventory.service import ServiceExpectation
+from pytest_gpuinfra.subjects.service.drift import Drift, diff_settings, diff_texts, find_argument, newer_than
+from pytest_gpuinfra.subjects.service.facts import ServiceFacts
 from pytest_gpuinfra.subjects.service.process import ServiceProcess
 from pytest_gpuinfra.subjects.service.unit_file import UnitFile
-from pytest_gpuinfra.subjects.service.facts import ServiceFacts
-from pytest_gpuinfra.subjects.service.drift import Drift, diff_settings, diff_texts, find_argument, newer_than
 
 
 def compare_unit_file(service: ServiceFacts, expect: ServiceExpectation) -> Drift:

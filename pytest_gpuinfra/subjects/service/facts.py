@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.capture.reading import Node, Reading, Tree
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.service.engine import find_engine, find_ranks
+from pytest_gpuinfra.subjects.service.environment import EffectiveVariable, EnvironmentWitnesses, Layer
 from pytest_gpuinfra.subjects.service.filesystem import parse_number, require_listing
+from pytest_gpuinfra.subjects.service.journal import UnitJournal, parse_unit_journal
 from pytest_gpuinfra.subjects.service.process import ServiceProcess, fields_of, parse_limits, parse_process
 from pytest_gpuinfra.subjects.service.python import PythonStart, parse_python_start
-from pytest_gpuinfra.capture.reading import Node, Reading, Tree
+from pytest_gpuinfra.subjects.service.transport import BEGINNING, SeenTransport, see_transport
 from pytest_gpuinfra.subjects.service.unit import UnitState, parse_unit_state
 from pytest_gpuinfra.subjects.service.unit_file import UnitFile, parse_unit_file
-from pytest_gpuinfra.subjects.service.journal import UnitJournal, parse_unit_journal
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments
-from pytest_gpuinfra.subjects.service.environment import EffectiveVariable, EnvironmentWitnesses, Layer
-from pytest_gpuinfra.subjects.service.transport import BEGINNING, SeenTransport, see_transport
 
 _NO_SUCH = "its name is wrong, or it is somewhere else (`container` in the inventory?): systemctl list-unit-files"
 

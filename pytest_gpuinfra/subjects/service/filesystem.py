@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.service.process import fields_of
-from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.wire import WireError, load_object
 
 

@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.wire import load
 
 _KILL = re.compile(

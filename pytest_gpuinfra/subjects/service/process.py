@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.event import ProgramEvent, load_event
-from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.wire import WireError, load
 
 _ROOT = "reading another user's process needs root (--gpu-sudo)"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuinfra.subjects.service.process import fields_of
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.subjects.service.process import fields_of
 
 
 @dataclass(frozen=True, slots=True)

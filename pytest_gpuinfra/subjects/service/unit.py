@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments, split_words
 
 NO_SYSTEMD = re.compile(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.service.unit import NO_SYSTEMD, NO_SYSTEMD_REASON
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments, split_words
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from pytest_gpuinfra.subjects.transfers.gpu_library import GpuLibrary, parse_gpu_library
 from pytest_gpuinfra.subjects.event import Program, ProgramEvent
+from pytest_gpuinfra.subjects.transfers.gpu_library import GpuLibrary, parse_gpu_library
 
 RunEnding = Literal["right", "wrong", "hang", "crash", "failed", "inconclusive"]
 """failed: NCCL returned an error. inconclusive: no sum was made, for a reason that is not the path's."""

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.subjects.transfers.nccl_edge import NcclEdge, parse_nccl_edge
-from pytest_gpuinfra.capture.reading import Reading
 
 _LINE = re.compile(
     r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) \[(?P<dev>\d+)\] (?:(?P<file>\S+:\d+) )?"

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.errors import ParseError
 
 _SENTENCE = re.compile(r"Device=(?P<src>\d+) (?P<word>CAN|CANNOT) Access Peer Device=(?P<dst>\d+)")
 _SIMPLE = re.compile(r"Peer access from .*\(GPU(?P<src>\d+)\) -> .*\(GPU(?P<dst>\d+)\) ?: (?P<word>Yes|No)\b")

@@ -4,8 +4,8 @@ Peer access as a capability: granted by the driver or not. A grant is no proof t
 
 from __future__ import annotations
 
-from pytest_gpuinfra.subjects.transfers.peer_access import PeerAccess
 from pytest_gpuinfra.subjects.gpu.topology import P2P_WORDS, Topology
+from pytest_gpuinfra.subjects.transfers.peer_access import PeerAccess
 from pytest_gpuinfra.subjects.verdict import Ending, Verdict
 
 _NOT_A_TEST = "this is a grant by the driver, not a transfer test"

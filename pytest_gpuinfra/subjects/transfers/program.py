@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
+from pytest_gpuinfra.subjects.event import Program, ProgramEvent, load_event
 from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun, parse_all_reduce
 from pytest_gpuinfra.subjects.transfers.gpu_library import GpuLibrary, parse_gpu_library
 from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer, parse_peer_transfer
-from pytest_gpuinfra.subjects.event import Program, ProgramEvent, load_event
 from pytest_gpuinfra.wire import WireError, load_object
 
 SCHEMA = 1

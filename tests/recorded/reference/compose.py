@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_gpuinfra.host.facts import UNIT_PROPERTIES
+from pytest_gpuinfra.host.requests import requests_on_host
 from pytest_gpuinfra.inventory.inventory import read_inventory
 from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
-from pytest_gpuinfra.host.requests import requests_on_host
 from tests.recorded.made_host import MadeFunction, MadeHost
 from tests.recorded.reference.serving import serving_answers
 

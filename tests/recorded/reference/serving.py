@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuinfra.host.requests import LIBRARIES
+from pytest_gpuinfra.subjects.gpu.driver_library import LIBRARIES
 from tests.recorded.made_host import probe_module
 
 HERE = Path(__file__).parent

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_gpuinfra.errors import FactUnavailable
-from pytest_gpuinfra.subjects.pci.iommu import translates
-from pytest_gpuinfra.subjects.kernel_log.iommu_boot import IommuBoot
 from pytest_gpuinfra.subjects.boot.command_line import KernelCommandLine
+from pytest_gpuinfra.subjects.kernel_log.iommu_boot import IommuBoot
+from pytest_gpuinfra.subjects.pci.iommu import translates
 from pytest_gpuinfra.subjects.verdict import Ending, Verdict
 
 _SWITCHED_ON = ("intel_iommu=on", "amd_iommu=on", "amd_iommu=force_enable")
