@@ -21,6 +21,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # systemd-nspawn: the leader by machined if that knows it, else the child of the nspawn that has this name.
 _NSPAWN = r"""
 import os, subprocess, sys
+if os.geteuid() == 0:
+    os.environ["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 name, command = sys.argv[1], sys.argv[2:]
 def read(path):
     try:
@@ -90,7 +92,7 @@ class Container:
             "lxd": ("lxc", "exec", name, "-T", "--"),
             "docker": ("docker", "exec", "-i", name),
             "podman": ("podman", "exec", "-i", name),
-            "nspawn": ("python3", "-c", _RUN_HEX, _NSPAWN.encode().hex(), name),
+            "nspawn": ("python3", "-ISB", "-c", _RUN_HEX, _NSPAWN.encode().hex(), name),
             "ssh": (),
         }[self.kind]
 

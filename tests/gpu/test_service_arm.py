@@ -208,3 +208,22 @@ def test_torch_runs_in_the_services_python_unless_another_is_named(asked):
     runs.settings = dataclasses.replace(runs.settings, python=asked)
 
     assert runs._framework == (None if asked else process_of_service(facts))
+
+
+def test_rank_that_dies_as_the_service_is_named(sham, proved):
+    """Its parent ends as it ended."""
+    run = proved(service(opened=(sham,)), GPUINFRA_FAULTS="rank_die,rank=1")
+
+    assert run.ending == "crash"
+    assert f"rank 1 ({OTHER}) was ended by SIGSEGV" in run.reason
+
+
+@pytest.mark.parametrize(("pid", "words"), [(1, "nothing to run as"), (2**22 - 1, "is gone")])
+def test_process_that_cannot_be_had_is_said(run, sham, sham_libraries, pid, words):
+    """The service's own NCCL is never loaded with other rights."""
+    no_pairs = {"mechanisms": (), "simultaneous": (), "chains": ()}
+    arm = runs_of(service(opened=(sham,))).service_arm
+    one = run(arms=(arm,), nccl_paths=(sham,), process=(pid, 1), **no_pairs).runs[0]
+
+    assert one.ending == "inconclusive"
+    assert words in one.reason

@@ -123,8 +123,7 @@ def clean_environment():
             del os.environ[name]
     login = os.environ.get("PATH", "")
     os.environ["GPUINFRA_LOGIN_PATH"] = login
-    safe = [place for place in login.split(":") if place not in FIXED and _is_safe(place)]
-    os.environ["PATH"] = ":".join([*FIXED, *safe])
+    os.environ["PATH"] = ":".join(place for place in dict.fromkeys([*FIXED, *login.split(":")]) if _is_safe(place))
     libraries = os.environ.get("LD_LIBRARY_PATH")
     if libraries is not None:
         os.environ["LD_LIBRARY_PATH"] = ":".join(place for place in libraries.split(":") if _is_safe(place))

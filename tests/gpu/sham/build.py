@@ -23,15 +23,15 @@ def compile_library(output: Path, *arguments: str) -> None:
     subprocess.run(["gcc", *FLAGS, "-o", str(output), *arguments], check=True, timeout=120)
 
 
-def build_sham(directory: Path, *flags: str) -> None:
-    """Put a sham libcuda.so.1, libnvidia-ml.so.1 and libnccl.so.2 into a directory; flags are gcc's."""
+def build_sham(directory: Path) -> None:
+    """Put a sham libcuda.so.1, libnvidia-ml.so.1 and libnccl.so.2 into a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     for source, name in (
         ("sham_cuda.c", "libcuda.so.1"),
         ("sham_nvml.c", "libnvidia-ml.so.1"),
         ("sham_nccl.c", "libnccl.so.2"),
     ):
-        compile_library(directory / name, *flags, "-Wno-unused-function", f"-Wl,-soname,{name}", str(HERE / source))
+        compile_library(directory / name, "-Wno-unused-function", f"-Wl,-soname,{name}", str(HERE / source))
 
 
 def real_path(name: str) -> str:
