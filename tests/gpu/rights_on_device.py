@@ -31,7 +31,8 @@ open("/proc/self/comm", "w").write("rank")
 print("ready", flush=True)
 time.sleep(3600)
 """
-SAME = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+SAME = ("Uid", "Gid", "Groups")
+NO_MORE = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
 def witnessed(directory: Path) -> list[dict[str, str]]:
@@ -130,6 +131,7 @@ def main() -> None:
             failures += [
                 f"{key}: {one[key]!r} for {wanted[key]!r}" for key in SAME if one[key].split() != wanted[key].split()
             ]
+            failures += [f"{key}: {one[key]}" for key in NO_MORE if int(one[key], 16) & ~int(wanted[key], 16)]
     finally:
         connection.close()
         service.kill()
