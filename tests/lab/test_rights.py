@@ -170,7 +170,8 @@ class Place:
             f"--gpu-ssh-config={self.host.ssh_config}",
             f"--gpu-level={level}",
             *("--gpu-recording=judged.json", "-p", "no:cacheprovider", "-q"),
-            *("-k", "all_reduce or peer_copies or torch or environment or variable or python"),
+            *("-k", "all_reduce or torch or environment or variable or python"),
+            timeout_s=900,
         )
         written = {name: self.written(name) for name in (*UNITS, *REFUSED, "unknown")}
         assert (folder / "judged.json").exists(), ended.stdout + ended.stderr
