@@ -57,6 +57,14 @@ def first(events, name):
     return next(event for event in events if event["event"] == name)
 
 
+@pytest.mark.parametrize(("program", "arms"), [("cuda", ["service", "shm", "p2p"]), ("torch", ["service"])])
+def test_ranks_of_another_user_are_right(program, arms):
+    """Ranks that are as a service's process sum as those of the login do, with the library that it has loaded."""
+    run = read(f"h200-as-another-user-{program}")
+    assert [(arm.arm, arm.ending) for arm in run.runs] == [(name, "right") for name in arms]
+    assert run.complete
+
+
 def test_healthy_machine():
     """Two H200s: what was measured there."""
     run = read("h200-cuda")
