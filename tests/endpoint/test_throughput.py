@@ -82,9 +82,9 @@ def test_the_package_imports_nothing_heavy():
 
 def test_pure_parts_do_not_import_httpx():
     code = (
-        "import sys\nfrom pytest_gpuinfra.endpoint import chat, compare, engine, health, metrics, models, prompts, "
+        "import sys\nfrom pytest_gpuinfra.endpoint import chat, match, engine, health, metrics, models, prompts, "
         "readiness, server_info, smoke, speculation, speculation_logs, stream, throughput\n"
-        "from pytest_gpuinfra.subjects import answers, model, serving, speculation, readiness\n"
+        "from pytest_gpuinfra.endpoint import judge_answers, judge_model, judge_readiness, judge_refusals, judge_speculation\n"
         "print('httpx' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

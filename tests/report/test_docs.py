@@ -51,7 +51,7 @@ def test_every_command_is_documented_and_exists() -> None:
 
 def test_every_finding_of_the_diagnosis_is_documented() -> None:
     """By its key; none is told that there is not."""
-    code = "".join(file.read_text() for file in (ROOT / "pytest_gpuinfra/verdict").glob("diagnosis_*.py"))
+    code = "".join(file.read_text() for file in (ROOT / "pytest_gpuinfra/diagnosis").glob("*.py"))
     keys = {key for line in re.findall(r"\bkey=(.*),$", code, re.MULTILINE) for key in re.findall(r'"([a-z-]+)"', line)}
     keys.discard("possible")  # a condition, not a key
     told = set(re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "docs/diagnosis.md").read_text(), re.MULTILINE))
