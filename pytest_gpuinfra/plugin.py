@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +16,8 @@ import pytest
 from pytest_gpuinfra.session.stash import RUN, TARGET_FIXTURE, run_of, target_of
 
 if TYPE_CHECKING:
+    from xdist.scheduler.protocol import Scheduling
+
     from pytest_gpuinfra.connection.ssh import SshConnection
     from pytest_gpuinfra.session.interrupt import Interrupts
     from pytest_gpuinfra.session.run import Run
@@ -530,6 +532,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[index] = item
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """In a worker of xdist, report which host each item is about, before xdist reports the items."""
+    run = run_of(session.config)
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if run is not None and worker is not None:
+        targets = ((item.nodeid, target_of(item)) for item in session.items)
+        items = [(nodeid, target.host if target is not None else None) for nodeid, target in targets]
+        run.report_items(worker["workerid"], items)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[object]) -> None:
     """Start no worker of xdist where the captures were interrupted."""
@@ -577,8 +590,19 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         run.deal.crashed(node.gateway.id)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(report: pytest.TestReport, sched: object) -> None:
+    """Note in the report of an item that a worker died in which host it is about, as reports of others have it."""
+    from pytest_gpuinfra.session.scheduler import HostScheduling
+
+    if isinstance(sched, HostScheduling):
+        alias = sched.host_of_crashed(report.nodeid)
+        if alias is not None:
+            report.user_properties.append(("gpu_host", alias))
+
+
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> object | None:
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Scheduling | None:
     """Deal out whole hosts, whatever --dist says: results of one host belong together."""
     run = run_of(config)
     if run is None or run.deal is None:
@@ -587,10 +611,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> object | None:
 
     session = config.stash[_SESSION]
 
+    def hosts_of(worker: str, nodeids: Sequence[str]) -> list[str | None]:
+        items = run.reported_items(worker)
+        if [nodeid for nodeid, _ in items] != list(nodeids):
+            pytest.exit(
+                f"gpuinfra: a plugin changed the items of worker {worker} in pytest_collection_finish, so that nobody "
+                "knows their hosts; leave it out (-p no:NAME), or let it use pytest_collection_modifyitems",
+                returncode=pytest.ExitCode.INTERNAL_ERROR,
+            )
+        return [alias for _, alias in items]
+
     def on_total(items: int) -> None:
         session.testscollected = items  # xdist notes what one worker has
 
-    return HostScheduling(run.deal, run.alias_of, on_total)
+    run.scheduling = HostScheduling(run.deal, hosts_of, on_total)
+    return run.scheduling
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

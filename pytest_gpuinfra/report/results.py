@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_gpuinfra import __version__
-from pytest_gpuinfra.errors import GpuInfraError, RecordingError
+from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, RecordingError
 from pytest_gpuinfra.fixtures.endings import OBSERVING
 from pytest_gpuinfra.record.recording import Recording, write_recording
 from pytest_gpuinfra.report.escaped import VisibleConsole
@@ -43,6 +43,11 @@ _CRASHED = "???"
 _WORKERS_END_S = 1.5
 """How long an interrupted run waits for what xdist's workers have gathered."""
 
+_UNTIL_THE_END = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+"""Statuses of a session that was not cut short."""
+
+_RUN_AGAIN = "see above why workers crashed or collected different items; without -n, this process runs all items"
+
 _LISTED = 12
 _PAIRS_SHOWN = 8
 
@@ -53,22 +58,20 @@ class ResultsPlugin:
     def __init__(self, config: pytest.Config, run: Run) -> None:
         self._config = config
         self._run = run
-        self._begun: set[str] = set()
+        self._begun: set[tuple[str, str]] = set()
         self._written: list[str] = []
+        self._lost: set[str] = set()
         self._digest = ""
         self._name = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take down how an item ended."""
         alias = next((str(value) for name, value in report.user_properties if name == "gpu_host"), None)
-        if alias is None and report.when == _CRASHED:
-            alias = self._run.alias_of(report.nodeid.partition("[")[2].removesuffix("]"))
-        outcome = self._run.outcomes.get(report.nodeid)
-        if outcome is None:
-            if alias is None:
-                return
-            outcome = self._run.outcomes[report.nodeid] = Outcome(report.nodeid, alias, "passed")
-        (self._begun.add if report.when == "setup" and report.passed else self._begun.discard)(report.nodeid)
+        if alias is None:
+            return
+        key = alias, report.nodeid
+        outcome = self._run.outcomes.setdefault(key, Outcome(report.nodeid, alias, "passed"))
+        (self._begun.add if report.when == "setup" and report.passed else self._begun.discard)(key)
         outcome.took_s += report.duration
         if report.skipped:
             outcome.outcome = "skipped"
@@ -88,6 +91,7 @@ class ResultsPlugin:
             return
         for unfinished in self._begun:  # an item that was interrupted in its body has not ended in any way
             self._run.outcomes.pop(unfinished, None)
+        self._note_what_was_not_run(session)
         self._run.exit_status = int(session.exitstatus)
         if self._run.exit_status == pytest.ExitCode.INTERRUPTED:
             self._run.take_from_workers(timeout_s=_WORKERS_END_S)
@@ -101,10 +105,10 @@ class ResultsPlugin:
                     self._config.invocation_params.dir / path, recording, masker_of(self._run)
                 )
                 self._name = path.name
-                self._written = [f"recording: {path} (sha256 {self._digest[:16]})"]
+                self._written.append(f"recording: {path} (sha256 {self._digest[:16]})")
                 self._write_before(path)
             except RecordingError as error:
-                self._written = [f"no recording: {error}"]
+                self._written.append(f"no recording: {error}")
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
                 return
         try:
@@ -114,6 +118,26 @@ class ResultsPlugin:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return
         self._set_exit_status(session)
+
+    def _note_what_was_not_run(self, session: pytest.Session) -> None:
+        """Of a run that was not cut short, make errors of the items and hosts that no worker of xdist ran."""
+        scheduling = self._run.scheduling
+        if scheduling is None or session.exitstatus not in _UNTIL_THE_END:
+            return
+        lost = [(item.unit.host, item.nodeid) for item in scheduling.not_run()]
+        lost += [(alias, f"items of {alias}") for alias in scheduling.not_collected()]
+        if not lost:
+            return
+        message = str(FactUnavailable("pytest-xdist", "no worker has run this", remedy=_RUN_AGAIN))
+        for alias, name in lost:
+            if alias is None:
+                self._written.append(f"not run: {name}")
+            else:
+                self._run.outcomes[alias, name] = Outcome(name, alias, "error", message)
+                self._run.wrong.add(alias)
+                self._lost.add(alias)
+        session.testsfailed += len(lost)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write_before(self, path: Path) -> None:
         """Keep the hosts as they were before this run rebooted them, beside its recording."""
@@ -145,7 +169,7 @@ class ResultsPlugin:
         worth = self._config.getoption("--gpu-unknown")
         if unknown and worth == "fail":
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        elif nothing or (unknown and worth == "error"):
+        elif nothing or self._lost or (unknown and worth == "error"):
             session.exitstatus = NOT_JUDGED
         else:
             session.exitstatus = pytest.ExitCode.OK

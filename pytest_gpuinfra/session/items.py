@@ -202,7 +202,7 @@ def targets_of(host: GpuHost, kind: str, alias_of: Callable[[str], str | None]) 
     Args:
         host: The host.
         kind: A name in KINDS, or "gpu_host".
-        alias_of: Tells whose an id is, by the id alone: the scheduler has nothing else.
+        alias_of: Tells whose an id looks, by the id alone; one that looks another host's is written with a "~".
     """
 
     def make(label: str, value: object, nothing: str = "") -> Target:
@@ -221,10 +221,10 @@ def targets_of(host: GpuHost, kind: str, alias_of: Callable[[str], str | None]) 
 
 def alias_of_id(identity: str, aliases: Container[str]) -> str | None:
     """
-    Tell which host an id belongs to; of two that fit, the longer alias.
+    Tell which host an id looks to belong to; of two that fit, the longer alias.
 
     Args:
-        identity: "node-a-01:00.0", or what stands between the brackets of a node id.
+        identity: "node-a-01:00.0".
         aliases: Aliases of the run.
     """
     if identity in aliases:

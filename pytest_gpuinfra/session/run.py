@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpuinfra.inventory.groups import CollectiveExpectation
     from pytest_gpuinfra.inventory.inventory import HostSpec
     from pytest_gpuinfra.record.compare import HostComparison
-    from pytest_gpuinfra.session.scheduler import Deal
+    from pytest_gpuinfra.session.scheduler import Deal, HostScheduling
 
 LEVELS = ("passive", "active", "disruptive")
 CLOSE_S = 2.5
@@ -119,7 +119,7 @@ class Run:
         settings: What the command line says.
         selected: Hosts by alias, in order.
         hosts: The same, once captured.
-        outcomes: Results by node id, on the controller only.
+        outcomes: Results by alias and node id, on the controller only; two hosts may share a node id.
         wrong: Hosts with an item that failed or could not be judged, on the controller only.
         gathered: What xdist's workers gathered, by alias, on the controller only.
         on_progress: Called with a line whenever long work on a host begins something.
@@ -136,16 +136,16 @@ class Run:
         no_inventory: Where no inventory was found; "" if there is one.
         portion: Hosts whose items are made next; None for all.
         deal: Which of xdist's workers has which hosts; None without xdist, and in a worker.
+        scheduling: Which items xdist's workers have run; None without xdist, and in a worker.
         all_aliases: In a worker of xdist, all hosts of the run; else empty.
         exit_status: pytest's own, once the session has ended.
-        workers: Names of xdist's workers that were dealt hosts, on the controller only.
     """
 
     settings: Settings
     selected: Mapping[str, SelectedHost]
     extra_requests: Callable[[], Iterable[Request]] = list
     hosts: dict[str, GpuHost] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
     gathered: dict[str, dict[str, Any]] = field(default_factory=dict)
     on_progress: Callable[[str], None] = lambda _: None
@@ -163,9 +163,9 @@ class Run:
     no_inventory: str = ""
     portion: tuple[str, ...] | None = None
     deal: Deal | None = None
+    scheduling: HostScheduling | None = None
     all_aliases: Mapping[str, None] = field(default_factory=dict)
     exit_status: int | None = None
-    workers: list[str] = field(default_factory=list)
     _targets: dict[str, list[Target]] = field(default_factory=dict)
     _parsed: deque[GpuHost] = field(default_factory=deque)
     _diagnosed: dict[str, tuple[dict[str, Any], tuple[Finding, ...]]] = field(default_factory=dict)
@@ -500,7 +500,7 @@ class Run:
         self._targets.clear()
 
     def alias_of(self, identity: str) -> str | None:
-        """Tell whose a target's id is; None if it is none of this run's."""
+        """Tell whose a target's id looks, over all hosts of the run; None if it is none of theirs."""
         return alias_of_id(identity, self.all_aliases or self.selected)
 
     def held(self, host: GpuHost) -> GpuHost:
@@ -552,7 +552,6 @@ class Run:
             worker: xdist's name for it.
             workers: How many there are at the start.
         """
-        self.workers.append(worker)
         if self.deal is None:
             from pytest_gpuinfra.session.scheduler import Deal
 
@@ -668,6 +667,14 @@ class Run:
                 host.serving.stop()
         close_all(CLOSE_S)
 
+    def report_items(self, worker: str, items: Sequence[tuple[str, str | None]]) -> None:
+        """In a worker, write down the node id of each collected item and the host that it is about."""
+        self.spool.write(f"{worker}.items.json", items)
+
+    def reported_items(self, worker: str) -> list[tuple[str, str | None]]:
+        """Read the node id of each item that a worker collected and the alias of its host, None for no host."""
+        return [(nodeid, alias) for nodeid, alias in self.spool.read(f"{worker}.items.json")]
+
     def leave_for_controller(self, worker: str, gathered: Mapping[str, Any]) -> None:
         """In a worker that was interrupted, write down what was gathered: the controller listens no more."""
         self.spool.write(f"{worker}.part", gathered)
@@ -675,7 +682,7 @@ class Run:
 
     def take_from_workers(self, *, timeout_s: float) -> None:
         """Take over what interrupted workers leave, within so many seconds."""
-        limit, waiting = time.monotonic() + timeout_s, set(self.workers)
+        limit, waiting = time.monotonic() + timeout_s, set(self.deal.workers if self.deal else ())
         while waiting and time.monotonic() < limit:
             for worker in [one for one in waiting if (self.spool.directory / f"{one}.gathered.json").exists()]:
                 self.gathered.update(self.spool.read(f"{worker}.gathered.json"))
