@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_gpuinfra.masking import first_of, last_of
+
 
 class GpuInfraError(Exception):
     """
@@ -71,7 +73,7 @@ class CommandTimeout(GpuInfraError, TimeoutError):
 
     def __init__(self, argv: Sequence[str], timeout_s: float, output: str = "", *, remedy: str = "") -> None:
         shown = " ".join(argv)
-        tail = f"; its last output: {output[-400:].strip()!r}" if output.strip() else "; it had written nothing"
+        tail = f"; its last output: {last_of(output, 400).strip()!r}" if output.strip() else "; it had written nothing"
         super().__init__(f"{shown!r} did not end within {timeout_s:g} s and was killed{tail}", remedy=remedy)
         self.argv = tuple(argv)
         self.timeout_s = timeout_s
@@ -108,12 +110,12 @@ class ParseError(GpuInfraError, ValueError):
     def __init__(self, source: str, line_number: int, line: str, reason: str) -> None:
         where = f"{source}, line {line_number}" if line_number else source
         super().__init__(
-            f"{where}: {reason}: {line[:200]!r}",
+            f"{where}: {reason}: {first_of(line, 200)!r}",
             remedy="keep the recording of this run and report it: the format is new to pytest-gpuinfra",
         )
         self.source = source
         self.line_number = line_number
-        self.line = line[:200]
+        self.line = first_of(line, 200)
 
 
 class EndpointError(GpuInfraError):

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
 from pytest_gpuinfra.on_target.probe import probe_mask
-from pytest_gpuinfra.on_target.probe.probe_mask import MASK
+from pytest_gpuinfra.on_target.probe.probe_names import MASK, OPAQUE
 
 _SHORTEST = 4
 
@@ -94,3 +94,36 @@ def mask_text(text: str) -> str:
 def mask_data(data: Any, name: str = "") -> Any:
     """Mask what looks like a secret in plain data, which stands under a name."""
     return _PLAIN.data(data, name)
+
+
+def first_of(text: str, characters: int) -> str:
+    """Give the beginning of a text; masked before it is cut, for half a secret is not known as one."""
+    return text if len(text) <= characters else mask_text(text)[:characters]
+
+
+def last_of(text: str, characters: int) -> str:
+    """Give the end of a text; masked before it is cut, for a value without its name is not known as a secret."""
+    return text if len(text) <= characters else mask_text(text)[-characters:]
+
+
+def masked_values(text: str) -> Iterator[str]:
+    """Give the values that are masked in a text, line by line, those below six characters left out."""
+    masked = mask_text(text)
+    if masked == text:
+        return
+    place = 0
+    before, *after = masked.split(MASK)
+    place = len(before)
+    for piece in after:
+        end = text.find(piece, place) if piece else len(text)
+        if end < 0:
+            return
+        for line in text[place:end].splitlines():
+            if len(line.strip()) >= _SHORTEST_VALUE:
+                yield line.strip()
+            yield from (word for word in _WORDS.split(line) if OPAQUE.match(word))
+        place = end + len(piece)
+
+
+_SHORTEST_VALUE = 6
+_WORDS = re.compile(r"[\s\"',;=\\]+")

@@ -480,6 +480,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     run = run_of(metafunc.config)
     if run is None or TARGET_FIXTURE not in metafunc.fixturenames:
         return
+    from pytest_gpuinfra.masking import mask_text
     from pytest_gpuinfra.session.items import KINDS
 
     kinds = [name for name in metafunc.fixturenames if name in KINDS]
@@ -489,7 +490,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytrace=False,
         )
     targets = run.targets_for(kinds[0] if kinds else "gpu_host")
-    metafunc.parametrize(TARGET_FIXTURE, targets, indirect=True, scope="session", ids=[target.id for target in targets])
+    ids = [mask_text(target.id) for target in targets]
+    metafunc.parametrize(TARGET_FIXTURE, targets, indirect=True, scope="session", ids=ids)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

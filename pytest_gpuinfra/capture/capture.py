@@ -23,6 +23,7 @@ from pytest_gpuinfra.errors import (
     UnreachableError,
 )
 from pytest_gpuinfra.on_target.probe.probe_answer import flaw_of
+from pytest_gpuinfra.on_target.probe.probe_names import WITHHELD
 from pytest_gpuinfra.on_target.probe_text import probe_text
 from pytest_gpuinfra.wire import load_object
 
@@ -436,6 +437,8 @@ def _readings(request: Request, entry: str, readings: Mapping[str, Mapping[str, 
 def _reading(raw: Mapping[str, Any], source: str) -> Reading:
     if raw.get("cut"):
         return Reading(source, None, f"too long: only its first {len(raw['t'])} characters were read", raw.get("x"))
+    if WITHHELD in raw.get("t", ""):
+        return Reading(source, None, "it holds more to mask than is looked at: a part of it was withheld", raw.get("x"))
     return Reading(source, raw.get("t"), raw.get("e"), raw.get("x"), raw.get("s", ""))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.masking import mask_text
 
 LIMIT = 4000
 """Characters of one piece of evidence in reports; the recording holds all of it."""
@@ -43,6 +44,7 @@ def evidence(name: str, text: str) -> Evidence:
     """Make a piece of evidence of any length of text."""
     if len(text) <= LIMIT:
         return Evidence(name, text)
+    text = mask_text(text)  # before it is cut: half a secret is not known as one
     half = LIMIT // 2
     return Evidence(
         name,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pytest_gpuinfra.errors import FactUnavailable
+from pytest_gpuinfra.masking import last_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Reading:
         """
         text = self.require(remedy=remedy)
         if self.exit_status not in (None, 0):
-            said = (self.stderr.strip() or text.strip() or "it printed nothing")[-400:]
+            said = last_of(self.stderr.strip() or text.strip() or "it printed nothing", 400)
             raise FactUnavailable(self.source, f"exit status {self.exit_status}: {said}", remedy=remedy)
         return text
 

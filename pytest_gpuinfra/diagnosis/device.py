@@ -6,6 +6,7 @@ import re
 
 from pytest_gpuinfra.diagnosis.finding import Confidence, Finding, Step, some
 from pytest_gpuinfra.diagnosis.observations import Observations, Unknown, known, reasons
+from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.subjects.kernel_log.xid import Xid
 
@@ -42,10 +43,10 @@ def gpu_lost(seen: Observations) -> Finding | None:
     who = ", ".join(short_address(address) for address in devices) or "a GPU"
     sure = bool(off) and bool(absent or hidden or said)
     confidence: Confidence = "certain" if sure else "likely" if off or absent or said else "possible"
-    evidence = some([fault.message[:200] for fault in off])
+    evidence = some([first_of(fault.message, 200) for fault in off])
     evidence += [f"{short_address(address)} is not on the PCI bus" for address in absent]
     evidence += [f"{short_address(address)} is bound to nvidia, and nvidia-smi does not show it" for address in hidden]
-    evidence += [f"nvidia-smi: {line[:160]}" for line in said]
+    evidence += [f"nvidia-smi: {first_of(line, 160)}" for line in said]
     return Finding(
         key="gpu-lost",
         title=f"GPU {who} is lost" if off or said else f"GPU {who} is not there",
@@ -81,7 +82,7 @@ def not_initialised(seen: Observations) -> Finding | None:
         rung="binding",
         confidence="certain" if absent else "likely",
         evidence=tuple(
-            some([fault.message[:200] for fault in faults])
+            some([first_of(fault.message, 200) for fault in faults])
             + [f"nvidia-smi does not show {short_address(address)}" for address in absent]
         ),
         unseen=reasons(GPUs_in_nvidia_smi=Unknown(seen.smi_error) if seen.smi_error else None),
@@ -98,13 +99,13 @@ def not_initialised(seen: Observations) -> Finding | None:
 def driver_mismatch(seen: Observations) -> Finding | None:
     """Find libraries of another version than the loaded kernel module."""
     said = [seen.smi_error] if _MISMATCH.search(seen.smi_error) else []
-    logged = [fault.message[:200] for fault in known(seen.faults) or () if fault.kind == "mismatch"]
+    logged = [first_of(fault.message, 200) for fault in known(seen.faults) or () if fault.kind == "mismatch"]
     version = known(seen.driver_version)
     libraries = known(seen.container.libraries) if seen.container else None
     differs = version is not None and libraries is not None and version not in libraries
     if not (said or logged or differs):
         return None
-    evidence = [f"nvidia-smi: {line[:160]}" for line in said]
+    evidence = [f"nvidia-smi: {first_of(line, 160)}" for line in said]
     evidence += [f"loaded module {version}, libraries in the container {', '.join(libraries or ())}"] if differs else []
     evidence += some(logged, 2)
     inside = seen.container is not None and differs and not said

@@ -26,6 +26,7 @@ from pytest_gpuinfra.diagnosis.observations import (
 )
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ProbeError
 from pytest_gpuinfra.gather.gpu import GpuRun, GpuRuns, GpuRunSettings
+from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.subjects.kernel_log.address import decode_address
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
@@ -197,7 +198,7 @@ def _refused(
             if owner and not isinstance(functions, Unknown) and functions[owner.function].is_gpu
             else None
         )
-        words = fault.message[:200]
+        words = first_of(fault.message, 200)
         if owner is not None:
             reached = f"{owner.bar_name} of {short_address(owner.function)}"
             words = f"{short_address(fault.device)} tried to reach {reached}: {words}"

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_gpuinfra.diagnosis.finding import Confidence, Finding, Step, some
 from pytest_gpuinfra.diagnosis.observations import Observations, Unknown, known, reasons
+from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.subjects.kernel_log.xid import Xid
 from pytest_gpuinfra.subjects.path_safety.judge import CUSTOM_SWITCH, NCCL_SWITCH
@@ -41,7 +42,7 @@ def fsp_dead_end(seen: Observations) -> Finding | None:
     devices = {fault.device for fault in faults if fault.device}
     types = {gpu.address: known(gpu.group_type) for gpu in known(seen.gpus) or ()}
     identity = [address for address in sorted(devices) if types.get(address) == "identity"]
-    evidence = some([fault.message[:200] for fault in (named or faults)])
+    evidence = some([first_of(fault.message, 200) for fault in (named or faults)])
     evidence += [f"IOMMU group of {short_address(address)} is identity now" for address in identity]
     if not identity:
         others = sorted({word for address in devices if (word := types.get(address))})
@@ -268,7 +269,13 @@ def collective_wrong(seen: Observations) -> Finding | None:
         return None
     ranks = [
         f"rank {rank.rank} on {short_address(rank.pci)}: {rank.stage}"
-        + (f"; {rank.error}" if rank.error else f"; last line: {rank.last_line[:120]}" if rank.last_line else "")
+        + (
+            f"; {rank.error}"
+            if rank.error
+            else f"; last line: {first_of(rank.last_line, 120)}"
+            if rank.last_line
+            else ""
+        )
         for run in wrong
         for rank in run.ranks
         if not rank.done
@@ -334,7 +341,7 @@ def pair_words(transfers: Iterable[PeerTransfer]) -> list[str]:
                 f"{(first.corruption or 'wrong').replace('_', ' ')}, {first.wrong_bytes} of {first.bytes_checked} bytes"
             )
         elif first.reason:
-            what += f": {first.reason[:160]}"
+            what += f": {first_of(first.reason, 160)}"
         can = "" if first.can_access is None else f"; peer access offered: {'yes' if first.can_access else 'no'}"
         lines.append(f"{pair}: {what}, by {ways}{can}")
     return lines

@@ -8,6 +8,7 @@ from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.diagnosis.finding import Confidence, Finding, Step, some
 from pytest_gpuinfra.diagnosis.observations import Observations, ServiceSeen, Unknown, known, reasons
 from pytest_gpuinfra.diagnosis.path import pair_words, wrong_transfers
+from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.subjects.path_safety.judge import (
     CUSTOM_SWITCH,
     IPC_MECHANISMS,
@@ -188,7 +189,7 @@ def shm_small(seen: Observations) -> Finding | None:
         title="/dev/shm is too small for NCCL's shared memory" if short or not full else "/dev/shm is full",
         rung="collective",
         confidence="certain" if (short or full) and (said or least is not None) else "likely",
-        evidence=tuple(evidence + some([line[:200] for line in said])),
+        evidence=tuple(evidence + some([first_of(line, 200) for line in said])),
         unseen=reasons(size_of_dev_shm=container.shm) if container else (),
         steps=(
             Step(
@@ -212,7 +213,11 @@ def started_early(seen: Observations) -> Finding | None:
         ready.append(("the nvidia driver", loaded))
     late = [(what, at_s) for what, at_s in ready if started_s and at_s > started_s]
     journal = known(service.journal)
-    said = [line.message[:200] for line in journal.lines if _NO_GPU.search(line.message)] if journal is not None else []
+    said = (
+        [first_of(line.message, 200) for line in journal.lines if _NO_GPU.search(line.message)]
+        if journal is not None
+        else []
+    )
     harmed = state.active_state != "active" or bool(state.restarts) or bool(said)
     gpus = known(seen.gpus) or ()
     there_now = bool(gpus) and all(known(gpu.in_driver) for gpu in gpus)

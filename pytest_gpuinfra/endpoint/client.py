@@ -88,7 +88,7 @@ class InferenceEndpoint:
         self.model = model
         self.api = api
         secrets = [secret] * bool(secret) + secrets_of_address(base_url)
-        self.limits = Limits(timeouts or Timeouts(), "\n".join(secrets))
+        self.limits = Limits(timeouts or Timeouts(), tuple(secrets))
         self._connect = connect or (dial(url) if transport is None else None)
         self._lock = threading.Lock()
         self._list: ModelList | None = None

@@ -15,6 +15,7 @@ from pytest_gpuinfra.endpoint.match import LONGEST, compare
 from pytest_gpuinfra.endpoint.prompts import Prompt
 from pytest_gpuinfra.endpoint.smoke import Asked
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
+from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.subjects.verdict import Verdict
 
 _WRONG = "a model that computes wrongly on this host serves wrong answers to everybody, and nothing else tells"
@@ -93,7 +94,7 @@ def failed(subject: str, asked: Asked) -> Verdict:
     return Verdict(
         ending="wrong" if isinstance(failure, BrokenAnswer) else "error",
         subject=subject,
-        observed=reason + (f" [{seen[:200]}]" if seen and seen[:80] not in reason else ""),
+        observed=reason + (f" [{first_of(seen, 200)}]" if seen and seen[:80] not in reason else ""),
         expected="an answer",
         why="clients get the same",
         action=(failure.remedy if failure else "") or "read the server's log at this moment",
@@ -145,7 +146,7 @@ def repeated_text(text: str) -> str:
 def shown(answer: ChatAnswer) -> str:
     """Show an answer in one line."""
     text = answer.answer or answer.content
-    shown = text if len(text) <= 160 else f"{text[:160]}... ({len(text)} characters)"
+    shown = text if len(text) <= 160 else f"{first_of(text, 160)}... ({len(text)} characters)"
     return f"{shown!r}" + ("" if answer.finish_reason == "stop" else f", finish_reason {answer.finish_reason}")
 
 

@@ -9,6 +9,7 @@ from pytest_gpuinfra.endpoint.failures import BrokenAnswer
 from pytest_gpuinfra.endpoint.judge_answers import judge_answer
 from pytest_gpuinfra.endpoint.smoke import Asked
 from pytest_gpuinfra.endpoint.throughput import Throughput
+from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.subjects.verdict import Verdict
 
 
@@ -16,12 +17,12 @@ def judge_refusal(refusal: Refusal) -> Verdict:
     """Judge one bad request: a status from 400 to 499, and a message, nested or flat."""
     failure, status = refusal.failure, refusal.status
     message = refusal.error.message if refusal.error else ""
-    observed = failure.reason if failure else f"status {status}, {message[:200] or 'no message'}"
+    observed = failure.reason if failure else f"status {status}, {first_of(message, 200) or 'no message'}"
     right = status is not None and 400 <= status < 500 and bool(message)
     return Verdict(
         ending="ok" if right else "error" if failure and not isinstance(failure, BrokenAnswer) else "wrong",
         subject=f"bad request {refusal.name}",
-        observed=observed if right or failure or message else f"{observed}: {refusal.text[:200]!r}",
+        observed=observed if right or failure or message else f"{observed}: {first_of(refusal.text, 200)!r}",
         expected="a status from 400 to 499 and a message",
         why="a client cannot tell its own mistake from the server's: it retries, and monitoring counts an outage",
         action="report it to the engine; until then, keep clients from sending such requests",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pytest_gpuinfra.endpoint.failures import NoAnswer
 from pytest_gpuinfra.endpoint.judge_answers import CORRUPT, failed, judge_answer, shown
 from pytest_gpuinfra.endpoint.smoke import Asked
+from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.subjects.verdict import Verdict
 
 
@@ -26,11 +27,15 @@ def judge_repeats(asked: Sequence[Asked], *, different_max: int = 0) -> Verdict:
     texts = Counter((item.answer.content, item.answer.reasoning) for item in asked if item.answer)
     (common, count), *others = texts.most_common()
     different = len(asked) - count
-    commonest = "; ".join(f"{number}x {text[0].strip()[:60]!r}" for text, number in [(common, count), *others][:4])
+    commonest = "; ".join(
+        f"{number}x {first_of(text[0].strip(), 60)!r}" for text, number in [(common, count), *others][:4]
+    )
     return Verdict(
         ending="ok" if different <= different_max else "wrong",
         subject=subject,
-        observed=f"{len(texts)} different texts: {commonest}" if others else f"one text: {common[0].strip()[:60]!r}",
+        observed=f"{len(texts)} different texts: {commonest}"
+        if others
+        else f"one text: {first_of(common[0].strip(), 60)!r}",
         expected="the same text each time, reasoning included"
         + (f", or {different_max} that differ" if different_max else ""),
         why="the same request at temperature 0, alone on the server, must compute the same: else memory, a kernel, "

@@ -1,4 +1,4 @@
-"""Deadlines of a request, the requests under way, and the secret that nobody may see."""
+"""Deadlines of a request, the requests under way, and the secrets that nobody may see."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What every exchange of one endpoint shares: deadlines, the requests under way, and the secret to mask."""
+    """What every exchange of one endpoint shares: deadlines, the requests under way, and the secrets to mask."""
 
     timeouts: Timeouts = Timeouts()
-    secret: str = field(default="", repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
     under_way: UnderWay = field(default_factory=UnderWay, repr=False)
 
     def masked(self, text: str) -> str:
         """Give the text without the API key, in any encoding; a key under 4 characters cannot be told from text."""
-        return _masker(self.secret).known(text) if self.secret else text
+        return _masker(self.secrets).known(text) if self.secrets else text
 
 
 @lru_cache(16)
-def _masker(secret: str) -> Masker:
-    return Masker(secret.split("\n"))
+def _masker(secrets: tuple[str, ...]) -> Masker:
+    return Masker(secrets)

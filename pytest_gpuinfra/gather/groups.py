@@ -19,6 +19,7 @@ from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.gather.event_lines import EventLines
 from pytest_gpuinfra.inventory.groups import CollectiveExpectation
 from pytest_gpuinfra.inventory.inventory import container_of
+from pytest_gpuinfra.masking import last_of
 from pytest_gpuinfra.on_target.plan import ON_CPU, ON_GPUS, Deadlines, HostsPlan, Rendezvous, program_text
 from pytest_gpuinfra.subjects.groups.part import HostPart, parse_host_part
 
@@ -293,7 +294,7 @@ class HostCollective:
                 process=member.process,
             )
             if not output.lines:
-                told = result.stderr.strip()[-600:]
+                told = last_of(result.stderr.strip(), 600)
                 said["error"] = f"its program ended with status {result.exit_status} and said nothing: {told}"
         except GpuInfraError as error:
             said["error"] = error.reason

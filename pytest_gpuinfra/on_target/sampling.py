@@ -7,10 +7,12 @@ from typing import Any
 
 from pytest_gpuinfra.on_target.bundle import packed
 
+from .probe_text import MASKING
+
 
 def sampler_text() -> str:
     """Give the sampler's text."""
-    return packed(("safe_path", "probe_mask", "probe_bounds"), "sampler")
+    return packed(("safe_path", *MASKING, "probe_bounds"), "sampler")
 
 
 @dataclass(frozen=True, slots=True)

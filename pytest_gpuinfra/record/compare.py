@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from pytest_gpuinfra.masking import first_of
+from pytest_gpuinfra.on_target.probe.probe_names import MASK
 from pytest_gpuinfra.record.recording import RecordedHost, Recording
 from pytest_gpuinfra.record.snapshot import HostSnapshot, snapshot_of
 
@@ -71,12 +73,14 @@ class HostComparison:
         changes: Regressions first, then by kind and name.
         same: Facts, endings and numbers that are the same.
         boot_changed: Whether the boot id differs; None if it is not known from both.
+        masked: How many of the same facts hold masked values, which were not compared.
     """
 
     host: str
     changes: tuple[Change, ...]
     same: int
     boot_changed: bool | None
+    masked: int = 0
 
     def of(self, weight: Weight) -> tuple[Change, ...]:
         """Give the changes of one weight."""
@@ -166,7 +170,9 @@ def _host(alias: str, before: Recording, after: Recording, allowed: _Allowed, no
     ids = [snapshot.facts.get("boot/boot id") for snapshot in (old, new)]
     order = {"regression": 0, "expected": 1, "better": 2}
     ordered = sorted([*changes, *more, *numbers], key=lambda change: (order[change.weight], change.kind != "fact"))
-    return HostComparison(alias, tuple(ordered), same + also + equal, ids[0] != ids[1] if all(ids) else None)
+    masked = len([name for name, value in new.facts.items() if MASK in value and old.facts.get(name) == value])
+    changed = ids[0] != ids[1] if all(ids) else None
+    return HostComparison(alias, tuple(ordered), same + also + equal, changed, masked)
 
 
 def _facts(alias: str, old: HostSnapshot, new: HostSnapshot, allowed: _Allowed) -> tuple[list[Change], int]:
@@ -257,7 +263,7 @@ def _endings(
         weight: Weight = "better"
         if worse:
             weight = "expected" if allowed(alias, key, after) else "regression"
-        changes.append(Change(alias, "ending", key, before, after, weight, note[:200]))
+        changes.append(Change(alias, "ending", key, before, after, weight, first_of(note, 200)))
     return changes, same
 
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.host.facts import HostFacts
 from pytest_gpuinfra.inventory.inventory import HostSpec, parse_inventory
 from pytest_gpuinfra.masking import mask_data, mask_text
 from pytest_gpuinfra.pci_address import short_address
+from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
 from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 
 _GPU_FIELDS = {
@@ -115,7 +117,9 @@ def _boot(facts: HostFacts, _: HostSpec) -> Iterable[tuple[str, object]]:
 
 
 def _command_line(facts: HostFacts) -> Iterable[tuple[str, object]]:
-    line = facts.kernel_command_line
+    whole = facts.kernel_command_line.text  # masked as a whole: a value may be a word of its own
+    reading = Reading("/proc/cmdline", mask_text(whole))
+    line = parse_kernel_command_line(reading)
     for name in dict.fromkeys(parameter.name for parameter in line.parameters):
         values = line.values(name)
         yield name, " then ".join("set" if value is None else value for value in values)
@@ -187,7 +191,7 @@ def _environment(facts: HostFacts, _: HostSpec) -> Iterable[tuple[str, object]]:
 
 def _process(facts: HostFacts, _: HostSpec) -> Iterable[tuple[str, object]]:
     main = facts.service.main
-    yield "arguments", " ".join(main.argv)
+    yield "arguments", " ".join(mask_data(list(main.argv)))
     yield "executable", main.executable
     yield "engine", facts.service.engine
 

@@ -82,4 +82,5 @@ def headline(host: HostComparison) -> str:
     """Put a host's comparison into one line."""
     counts = [f"{len(host.of(weight))} {title.lower()}" for weight, title in TITLES if host.of(weight)]
     boot = {True: "rebooted", False: "same boot", None: "boot not known from both"}[host.boot_changed]
-    return f"{host.host}: {', '.join(counts) or 'no change'}; {host.same} the same; {boot}"
+    masked = f" ({host.masked} of them masked, not compared)" if host.masked else ""
+    return f"{host.host}: {', '.join(counts) or 'no change'}; {host.same} the same{masked}; {boot}"

@@ -48,6 +48,7 @@ def as_json(comparison: Comparison) -> str:
                 "host": host.host,
                 "boot_changed": host.boot_changed,
                 "same": host.same,
+                "masked": host.masked,
                 "changes": [{key: value for key, value in asdict(c).items() if key != "host"} for c in host.changes],
             }
             for host in comparison.hosts

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import lru_cache
 from typing import TextIO
 
 import pytest
 
-from pytest_gpuinfra.masking import Masker, secrets_of_address
+from pytest_gpuinfra.masking import Masker, masked_values, secrets_of_address
 from pytest_gpuinfra.report.escaped import Shown
 from pytest_gpuinfra.session.run import Run
 
@@ -53,12 +53,28 @@ class MaskedReports:
     """Masks the reports of a session that is about hosts."""
 
     def __init__(self, run: Run) -> None:
-        self._text = lru_cache(1024)(shown_of(run).text)
+        self._shown = lru_cache(1024)(shown_of(run).text)
+        self._values: dict[str, Masker] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Mask message, properties and captured output; of every item of the session, whatever it is about."""
         report = yield
+        if call.excinfo is not None:
+            self._values = {item.nodeid: Masker(secrets_of_frames(call.excinfo))}
+        self._mask(report)
+        return report
+
+    def _text(self, text: str) -> str:
+        for masker in self._values.values():
+            text = masker.known(text)
+        return self._shown(text)
+
+    def _mask(self, report: pytest.TestReport) -> None:
+        if report.nodeid not in self._values:
+            self._values = {}
         if isinstance(report.longrepr, tuple):
             path, line, reason = report.longrepr
             report.longrepr = (path, line, self._text(reason))
@@ -74,4 +90,40 @@ class MaskedReports:
         report.user_properties = [
             (name, self._text(value) if isinstance(value, str) else value) for name, value in report.user_properties
         ]
-        return report
+
+
+_LOCALS = 1 << 20
+"""Characters of local variables that are looked at, of one failure."""
+
+
+def secrets_of_frames(failure: pytest.ExceptionInfo[BaseException]) -> set[str]:
+    """
+    Give what is masked in the local variables of a failed test and of what it called, and in its exception.
+
+    pytest shows variables and comparisons in pieces, one line of a text in quotes below the other, in which names and
+    values stand apart; so they are masked by value there.
+    """
+    found: set[str] = set()
+    left = _LOCALS
+    for text in _texts([*(entry.frame.f_locals for entry in failure.traceback), failure.value.args]):
+        left -= len(text)
+        if left < 0:
+            break
+        found.update(masked_values(text))
+    return found
+
+
+def _texts(root: object) -> Iterator[str]:
+    """Give the texts in variables, also in lists and mappings of them."""
+    waiting: list[tuple[object, int]] = [(root, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif depth < _DEPTH and isinstance(value, dict):
+            waiting += [(inner, depth + 1) for inner in value.values()]
+        elif depth < _DEPTH and isinstance(value, (list, tuple, set, frozenset)):
+            waiting += [(inner, depth + 1) for inner in value]
+
+
+_DEPTH = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpuinfra.masking import Masker
+from pytest_gpuinfra.masking import Masker, mask_text
 from pytest_gpuinfra.report.change_rows import Since
 from pytest_gpuinfra.report.endpoint_picture import draw_endpoint
 from pytest_gpuinfra.report.escaped import Shown, escape, readable
@@ -109,6 +109,7 @@ def _md_troubles(title: str, troubles: Sequence[Trouble]) -> list[str]:
 
 def markdown_line(text: str) -> str:
     """Keep a text on its line, and Markdown and HTML out of it."""
+    text = mask_text(text)  # before: a sign that is escaped stands within names, and lines tell what is whose
     flat = " ".join(text.split()) if len(text) < 2000 else " ".join(text[:2000].split()) + " ..."
     for sign in ("\\", "`", "*", "_", "|", "[", "]", "<", ">", "#"):
         flat = flat.replace(sign, {"<": "&lt;", ">": "&gt;"}.get(sign, f"\\{sign}"))

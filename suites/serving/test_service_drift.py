@@ -3,6 +3,7 @@
 import pytest
 
 from pytest_gpuinfra import GpuHost, explain
+from pytest_gpuinfra.fixtures.host import GpuEvidence
 from pytest_gpuinfra.session.items_service import ExpectedSetting
 from pytest_gpuinfra.subjects.service.drift import Drift, argument_is
 from pytest_gpuinfra.subjects.service.environment import EffectiveVariable
@@ -10,12 +11,16 @@ from pytest_gpuinfra.subjects.service.process import ServiceProcess
 
 
 @pytest.mark.gpu_expects("service.unit_file_text")
-def test_unit_file_equals_the_users_copy(gpu_host: GpuHost, gpu_unit_file_drift: Drift) -> None:
+def test_unit_file_equals_the_users_copy(
+    gpu_host: GpuHost, gpu_unit_file_drift: Drift, gpu_evidence: GpuEvidence
+) -> None:
     """
     The deployed unit file is the one in the user's repository, line for line.
 
     A change made on the machine is lost at the next deployment, or lives on where nobody knows of it.
     """
+    gpu_evidence.attach("comparison", str(gpu_unit_file_drift))
+
     assert not gpu_unit_file_drift.found, explain(
         f"{gpu_host.alias}: unit file of {gpu_host.selected.spec.service}",
         observed=f"another text\n{gpu_unit_file_drift}",
@@ -25,12 +30,16 @@ def test_unit_file_equals_the_users_copy(gpu_host: GpuHost, gpu_unit_file_drift:
     )
 
 
-def test_drop_ins_equal_the_users_copies(gpu_host: GpuHost, gpu_drop_in_drift: Drift) -> None:
+def test_drop_ins_equal_the_users_copies(
+    gpu_host: GpuHost, gpu_drop_in_drift: Drift, gpu_evidence: GpuEvidence
+) -> None:
     """
     The unit has the drop-ins that the user keeps copies of, and no other.
 
     One line in a drop-in overrides the unit file that everybody reads.
     """
+    gpu_evidence.attach("comparison", str(gpu_drop_in_drift))
+
     assert not gpu_drop_in_drift.found, explain(
         f"{gpu_host.alias}: drop-ins of {gpu_host.selected.spec.service}",
         observed=gpu_drop_in_drift,

@@ -98,7 +98,9 @@ def of_case(case: Case, ended: Mapping[str, Sequence[Ended]]) -> list[Ended]:
     return [item for alias, host in pairs for item in ended.get(alias, ()) if _named(host["items"], item)]
 
 
-_PLAN = json.loads((_BASE.parents[1] / "gpu-programs" / "h200-cuda.jsonl").read_text(encoding="utf-8").partition("\n")[0])
+_PLAN = json.loads(
+    (_BASE.parents[1] / "gpu-programs" / "h200-cuda.jsonl").read_text(encoding="utf-8").partition("\n")[0]
+)
 """What a program is given, and where it runs: a case says what it reported."""
 
 
@@ -143,7 +145,11 @@ def _recorded(base: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any
         else:
             answers.setdefault(request, {}).setdefault(entry, {})[name] = reading
     if "program" in host:
-        plan = {**_PLAN, "boot_id": answers["boot"][""]["boot_id"]["t"].strip(), "devices": list(host.get("functions", ()))}
+        plan = {
+            **_PLAN,
+            "boot_id": answers["boot"][""]["boot_id"]["t"].strip(),
+            "devices": list(host.get("functions", ())),
+        }
         lines = [json.dumps(event) for event in (plan, *host["program"])]
         made["gathered"] = {"gpu": {"cuda": {"lines": lines, "kmsg": host.get("kmsg", ""), "log_reason": ""}}}
     return made

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from pytest_gpuinfra.cli import main
 from pytest_gpuinfra.masking import Masker, mask_data, mask_text
-from pytest_gpuinfra.on_target.probe.probe_mask import MASK
+from pytest_gpuinfra.on_target.probe.probe_names import MASK
 from tests.plugin.conftest import run_pytest
 from tests.report.made import REFERENCE, TWO_GPUS
 from tests.report.secrets import SECRETS, TEXTS, found_in

@@ -10,10 +10,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pytest_gpuinfra"
 ORDER = (
-    ("errors", "pci_address", "hooks", "wire", "visible"),
-    ("input_file",),
     ("on_target",),
     ("masking",),
+    ("errors", "pci_address", "hooks", "wire", "visible"),
+    ("input_file",),
     ("connection",),
     ("inventory",),
     ("capture",),

@@ -40,6 +40,10 @@ def files(pattern: str) -> list[Path]:
     return sorted(PACKAGE.glob(pattern))
 
 
+OWN = sorted({f"{OURS}.{file.stem}" for file in PACKAGE.iterdir() if not file.name.startswith("_")})
+"""Modules and folders of ours."""
+
+
 def test_what_runs_on_targets_imports_nothing_else() -> None:
     """Nothing of ours but its neighbours, and nothing that a target may lack."""
     controller = {PACKAGE / "on_target" / name for name in ("plan.py", "bundle.py", "probe_text.py", "sampling.py")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuinfra.masking import Masker, encodings, mask_data, mask_text, secrets_of_address
-from pytest_gpuinfra.on_target.probe import probe_mask
-from pytest_gpuinfra.on_target.probe.probe_mask import MASK
+from pytest_gpuinfra.on_target.probe import probe_environ, probe_mask
+from pytest_gpuinfra.on_target.probe.probe_names import MASK, WITHHELD
 from tests.recorded.reference.serving import probe_module
 from tests.report.masked_forms import FORMS, NAMED, PLACED, READABLE
 
@@ -114,9 +115,9 @@ def test_masking_command_lines_and_environments_twice_is_once(words: list[str]) 
     data = mask_data({"x": words, "password": words, "y": {"api_key": words}})
     assert mask_data(data) == data
     block = b"\0".join(f"NCCL_{n}={word}".encode("utf-8", "replace") for n, word in enumerate(words))
-    values = probe_mask.filter_environ(block, ["NCCL_*"])["values"]  # type: ignore[no-untyped-call]
+    values = probe_environ.filter_environ(block, ["NCCL_*"])["values"]  # type: ignore[no-untyped-call]
     again = b"\0".join(f"{name}={value}".encode() for name, value in values.items())
-    assert probe_mask.filter_environ(again, ["NCCL_*"])["values"] == values  # type: ignore[no-untyped-call]
+    assert probe_environ.filter_environ(again, ["NCCL_*"])["values"] == values  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize(
@@ -181,3 +182,61 @@ def test_long_text_ends(piece: str) -> None:
     """A quadratic masker would take hours over a megabyte of these; benchmarks/masking.py has the figures."""
     text = piece * (1_000_000 // len(piece))
     assert mask_text(text).count("\n") == text.count("\n")
+
+
+LOG = "".join(f"6,{n},{n},-;nvidia 0000:01:00.0: enabling device of the token ring, key: {n}\n" for n in range(60_000))
+
+
+def test_log_with_some_hundred_secrets_is_masked_and_not_withheld() -> None:
+    """Megabytes of ordinary lines."""
+    lines = LOG.splitlines()
+    lines[::200] = [f"{line} password=hunter{number}x" for number, line in enumerate(lines[::200])]
+    masked = mask_text("\n".join(lines))
+    assert masked.count(MASK) == 300
+    assert "hunter" not in masked
+    assert WITHHELD not in masked
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["password=Value77\n", "mysql -pValue77 ", "http://u:Value77@h ", '"api_key": "Value77", ', "Bearer Value77x\n"],
+)
+def test_beyond_the_bound_nothing_is_shown(piece: str) -> None:
+    """What was not looked at is withheld, for good; lines stay."""
+    text = "first line\n" + piece * 200_000 + "last line"
+    masked = mask_text(text)
+    assert "Value77" not in masked
+    assert masked.startswith("first line\n")
+    assert masked.endswith(WITHHELD)
+    assert masked.count("\n") == text.count("\n")
+    assert mask_text(masked) == masked
+
+
+def test_json_beyond_the_bound_stays_json() -> None:
+    """One string says that it was withheld."""
+    assert json.loads(mask_text(json.dumps(["x", *({"password": str(n)} for n in range(100_000))]))) == WITHHELD
+
+
+def test_lines_around_a_change_are_enough_for_another_pass() -> None:
+    """A long text gives the same as its pieces."""
+    text = LOG[:200_000] + "password='a\nb' token=Zx9secret-Value77,x\n" + LOG[:200_000]
+    assert mask_text(mask_text(text)) == mask_text(text)
+    assert "Value77" not in mask_text(text)
+
+
+ENCODED: dict[str, Callable[[str], str]] = {
+    "repr": repr,
+    "list": lambda text: repr([text]),
+    "JSON": lambda text: json.dumps({"x": text}),
+    "JSON's repr": lambda text: repr(json.dumps({"x": text})),
+    "repr's JSON": lambda text: json.dumps(repr(text)),
+    "repr's repr": lambda text: repr(repr(text)),
+    "assertion": lambda text: f"E       AssertionError: assert {text!r} == ''",
+}
+
+
+@pytest.mark.parametrize("how", ENCODED)
+def test_value_is_masked_however_its_text_is_quoted(how: str) -> None:
+    """As it stands in messages, tracebacks and pages."""
+    leaked = [text for text in [*NAMED, *PLACED] if "Value77" in mask_text(ENCODED[how](text))]
+    assert leaked == []

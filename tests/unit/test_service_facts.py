@@ -19,6 +19,7 @@ from pytest_gpuinfra.subjects.service.transport import see_transport
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "pytest_gpuinfra/on_target/probe"))
 try:
+    import probe_environ
     import probe_mask
 finally:
     sys.path.pop(0)
@@ -71,7 +72,7 @@ def test_argv_is_masked_word_by_word() -> None:
 
 def test_environment_keeps_names_of_the_list_alone() -> None:
     """Every other variable stays on the target."""
-    seen = probe_mask.filter_environ(b"HOME=/root\0NCCL_PROTO=LL\0HF_TOKEN=x\0NCCL_KEY=x\0", NAMES)
+    seen = probe_environ.filter_environ(b"HOME=/root\0NCCL_PROTO=LL\0HF_TOKEN=x\0NCCL_KEY=x\0", NAMES)
     assert seen == {
         "size": 47,
         "leading_nul": 0,
@@ -83,14 +84,14 @@ def test_environment_keeps_names_of_the_list_alone() -> None:
 
 def test_rest_of_a_torn_variable_is_no_variable() -> None:
     """After a title's padding the first piece may be the tail of another name."""
-    seen = probe_mask.filter_environ(b"\0\0\0NCCL_PROTO=LL\0NCCL_ALGO=Ring\0", NAMES)
+    seen = probe_environ.filter_environ(b"\0\0\0NCCL_PROTO=LL\0NCCL_ALGO=Ring\0", NAMES)
     assert (seen["leading_nul"], seen["values"]) == (3, {"NCCL_ALGO": "Ring"})
 
 
 def test_environment_file_keeps_lines_of_the_list_alone() -> None:
     """Continuation lines are joined first, so that no value is cut off and shown alone."""
     text = "# c\nNCCL_PROTO=LL\nHF_TOKEN=abc\\\ndef\nexport NCCL_ALGO=Ring\nNCCL_API_KEY=x\n"
-    assert probe_mask.filter_lines(text, NAMES).splitlines() == [
+    assert probe_environ.filter_lines(text, NAMES).splitlines() == [
         "NCCL_PROTO=LL",
         "export NCCL_ALGO=Ring",
         "NCCL_API_KEY=[masked]",
@@ -99,7 +100,7 @@ def test_environment_file_keeps_lines_of_the_list_alone() -> None:
 
 def node(argv: list[str], environ: bytes, *, trailing: int = 1, exe: str = "/usr/bin/python3.11") -> dict[str, Reading]:
     """Give the readings of a process."""
-    seen = json.dumps(probe_mask.filter_environ(environ, NAMES))
+    seen = json.dumps(probe_environ.filter_environ(environ, NAMES))
     return {
         "stat": Reading("/proc/7/stat", "7 (python3) S 1 " + " ".join(["0"] * 17) + " 4200 0 0\n"),
         "argv": Reading("/proc/7/cmdline", json.dumps({"argv": argv, "trailing_nul": trailing})),

@@ -12,7 +12,8 @@ import subprocess
 import time
 
 from probe_bounds import STDERR_MAX, name_text, names_in, read_start, run_bounded
-from probe_mask import filter_environ, filter_lines, mask_argv, mask_text
+from probe_environ import filter_environ, filter_lines
+from probe_mask import mask_argv, mask_text
 from safe_path import UnsafeError, resolve
 
 FILE_MAX = 262144

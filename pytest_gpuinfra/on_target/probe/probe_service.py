@@ -29,7 +29,8 @@ import threading
 
 from as_process import PYTHON, Refused, Subject, interpreter_argv, output_of
 from probe_bounds import lines_of, name_text
-from probe_mask import allowed, filter_lines, mask_text, mask_value
+from probe_environ import allowed, filter_lines, mask_value
+from probe_mask import mask_text
 from probe_reading import (
     decode,
     read_argv,

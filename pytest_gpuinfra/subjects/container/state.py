@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.masking import last_of
 from pytest_gpuinfra.wire import load
 
 _NONE = re.compile(
@@ -77,7 +78,7 @@ def _told(reading: Reading, name: str) -> str:
     if reading.exit_status and _NONE.search(said):
         raise FactUnavailable(
             reading.source,
-            f"there is no container {name}: {said.strip()[-200:]}",
+            f"there is no container {name}: {last_of(said.strip(), 200)}",
             remedy="correct its name; to an account other than root its tool may show no container (--gpu-sudo)",
         )
     return reading.require_success(remedy="asking for containers needs root (--gpu-sudo)").strip()

@@ -11,6 +11,7 @@ import re
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable
+from pytest_gpuinfra.masking import first_of
 
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64")
 _FILE = re.compile(r"lib(?:nvidia-ml|cuda)\.so\.(?P<version>\d+\.\d+(?:\.\d+)?)\b")
@@ -26,5 +27,7 @@ def parse_library_versions(reading: Reading) -> tuple[str, ...]:
     text = reading.require(remedy="look for libnvidia-ml.so.* in the library folders of the container")
     versions = {match["version"] for match in _FILE.finditer(text)}
     if not versions:
-        raise FactUnavailable(reading.source, f"no libnvidia-ml or libcuda with a version: {text.strip()[:120]!r}")
+        raise FactUnavailable(
+            reading.source, f"no libnvidia-ml or libcuda with a version: {first_of(text.strip(), 120)!r}"
+        )
     return tuple(sorted(versions))

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.inventory.inventory import KernelLogExpectation
+from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.subjects.kernel_log.address import decode_address
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
@@ -97,7 +98,7 @@ class KernelFaults:
         lines = [
             f"{len(self.log)} entries of {self.log.source}"
             + (f"; incomplete: {self.log.gap}" if self.log.gap else ", complete since boot"),
-            f"first: {first.message[:100]}",
+            f"first: {first_of(first.message, 100)}",
         ]
         shown = [f for f in self.all if device is None or f.device is None or _card(f.device) == _card(device)]
         lines.append(
@@ -117,7 +118,7 @@ class KernelFaults:
         if unreadable:
             raise FactUnavailable(
                 self.log.source,
-                f"a line speaks of a fault in a form that is not known here: {unreadable[0].message[:160]!r}",
+                f"a line speaks of a fault in a form that is not known here: {first_of(unreadable[0].message, 160)!r}",
                 remedy="judge it by hand; expect.kernel_log.allow takes a pattern for it; and report it",
             )
         if self.log.gap:
@@ -130,7 +131,7 @@ class KernelFaults:
 
     def _one(self, fault: KernelFault) -> str:
         target = self._reached(fault)
-        return f"{fault.message[:200]}{f' [{target}]' if target else ''}"
+        return f"{first_of(fault.message, 200)}{f' [{target}]' if target else ''}"
 
     def _reached(self, fault: KernelFault) -> str:
         """Say whose memory a refused access was for; "" if no device of the host holds the address."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable
+from pytest_gpuinfra.masking import first_of, last_of
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry, split_kernel_line
 from pytest_gpuinfra.subjects.kernel_log.log_journal import TOO_LONG, parse_journal
 from pytest_gpuinfra.subjects.kernel_log.log_kmsg import is_kmsg, missing_sequences, parse_kmsg
@@ -124,7 +125,7 @@ def _read(name: str, reading: Reading) -> KernelLog:
     else:
         entries = parse_log_text(text, reading.source)
     if not entries:
-        said = f"it is empty: {reading.stderr.strip()[-200:]}" if reading.stderr.strip() else "it is empty"
+        said = f"it is empty: {last_of(reading.stderr.strip(), 200)}" if reading.stderr.strip() else "it is empty"
         raise FactUnavailable(reading.source, said, remedy=REMEDY)
     return KernelLog(entries, reading.source, _gap(entries))
 
@@ -136,7 +137,7 @@ def _gap(entries: tuple[KernelLogEntry, ...]) -> str:
     first = entries[0]
     if first.sequence != 0 and not any(entry.message.startswith(_FIRST_WORDS) for entry in entries[:8]):
         number = "" if first.sequence is None else f" (record {first.sequence})"
-        return f"the beginning of this boot is missing; the first entry{number} is {first.message[:60]!r}"
+        return f"the beginning of this boot is missing; the first entry{number} is {first_of(first.message, 60)!r}"
     if any(_MISSED.match(entry.message) for entry in entries):
         return "the kernel was faster than the journal, which has missed messages"
     if any(TOO_LONG in entry.message for entry in entries):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.subjects.kernel_log.aer import AerError
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
 from pytest_gpuinfra.subjects.kernel_log.iommu_fault import IommuFault
@@ -93,7 +94,7 @@ def judge_kernel_log(
     elif found.unreadable or found.nameless:
         ending = "error"
         doubtful = (*found.unreadable, *found.nameless)
-        observed = f"cannot tell whether a GPU is at fault: {doubtful[0].message[:200]}"
+        observed = f"cannot tell whether a GPU is at fault: {first_of(doubtful[0].message, 200)}"
     elif log.gap and entries is None:
         ending, observed = "error", f"no fault in what is left of the log, but {log.gap}"
     return Verdict(
@@ -131,4 +132,4 @@ def _several_xids(found: SortedFaults) -> bool:
 
 def _words(fault: KernelFault) -> str:
     times = f"at least {fault.count} times: " if fault.count > 1 else ""
-    return f"{times}{fault.message[:200]}"
+    return f"{times}{first_of(fault.message, 200)}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.event import ProgramEvent, load_event
 
@@ -51,7 +52,7 @@ class ComputeProcess:
 
     def __str__(self) -> str:
         shown = self.title or self.name or "not shown by /proc"
-        return f"{self.pid} ({shown if len(shown) <= 60 else shown[:57] + '...'})"
+        return f"{self.pid} ({shown if len(shown) <= 60 else first_of(shown, 57) + '...'})"
 
 
 @dataclass(frozen=True, slots=True)

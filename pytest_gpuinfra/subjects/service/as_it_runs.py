@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
-from pytest_gpuinfra.on_target.probe.probe_mask import MASK
+from pytest_gpuinfra.on_target.probe.probe_names import MASK
 from pytest_gpuinfra.subjects.service.facts import ServiceFacts
 
 PASSED_ON = ("NCCL_", "CUDA_", "NVIDIA_", "LD_", "TORCH_", "PYTORCH_", "OMP_")

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pytest_gpuinfra.errors import FactUnavailable
 from pytest_gpuinfra.inventory.service import ServiceExpectation
-from pytest_gpuinfra.subjects.service.drift import Drift, diff_settings, diff_texts, find_argument, newer_than
+from pytest_gpuinfra.subjects.service.drift import (
+    Drift,
+    diff_settings,
+    diff_texts,
+    find_argument,
+    masked_alone,
+    masked_lines,
+    newer_than,
+)
 from pytest_gpuinfra.subjects.service.facts import ServiceFacts
 from pytest_gpuinfra.subjects.service.process import ServiceProcess
 from pytest_gpuinfra.subjects.service.unit_file import UnitFile
@@ -16,12 +24,30 @@ def compare_unit_file(service: ServiceFacts, expect: ServiceExpectation) -> Drif
     if not unit.text:
         raise FactUnavailable(unit.path, "systemd names it, and it is not there any more")
     names = (f"expected: {expect.unit_file or 'unit_file_text'}", f"deployed: {unit.path}")
-    return Drift("unit file", diff_texts(expect.unit_file_text or "", unit.text, *names))
+    expected = expect.unit_file_text or ""
+    _require_comparable(expected, unit.text, unit.path)
+    return Drift("unit file", diff_texts(expected, unit.text, *names), masked=masked_lines(expected, unit.text))
+
+
+def _require_comparable(expected: str, observed: str, path: str) -> None:
+    """
+    Tell apart what differs, and what nobody can tell because it is masked on one side.
+
+    Raises:
+        FactUnavailable: The texts differ in nothing but values that are masked on one side.
+    """
+    if masked_alone(expected, observed):
+        raise FactUnavailable(
+            path,
+            "it differs from the user's copy only in values that are masked on one side, so it cannot be compared",
+            remedy="keep secrets out of the unit: LoadCredential=, or an EnvironmentFile= that only root reads",
+        )
 
 
 def compare_drop_ins(service: ServiceFacts, expect: ServiceExpectation) -> Drift:
     """Compare the drop-ins on disk with the user's copies; one that nobody keeps a copy of is a difference."""
-    diffs, reasons = [], []
+    diffs, reasons, unknown = [], [], []
+    masked = 0
     found = {file.name: file for file in service.drop_ins}
     for name in sorted({*found, *expect.drop_in_texts}):
         file, text = found.get(name), expect.drop_in_texts.get(name)
@@ -31,8 +57,15 @@ def compare_drop_ins(service: ServiceFacts, expect: ServiceExpectation) -> Drift
             reasons.append(f"drop-in {name} is missing")
         observed = (file.text, f"deployed: {file.path}") if file else ("", "deployed: nothing")
         expected = (text or "", f"expected: {expect.drop_ins.get(name, 'nothing')}")
-        diffs.append(diff_texts(expected[0], observed[0], expected[1], observed[1]))
-    return Drift("drop-ins", "\n".join(diff for diff in diffs if diff), tuple(reasons))
+        masked += masked_lines(expected[0], observed[0])
+        if file is not None and masked_alone(expected[0], observed[0]):
+            unknown.append((expected[0], observed[0], file.path))
+        else:
+            diffs.append(diff_texts(expected[0], observed[0], expected[1], observed[1]))
+    if not reasons and not any(diffs):
+        for one in unknown:
+            _require_comparable(*one)
+    return Drift("drop-ins", "\n".join(diff for diff in diffs if diff), tuple(reasons), masked)
 
 
 def compare_with_systemd(service: ServiceFacts) -> Drift:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from pytest_gpuinfra.on_target.probe.probe_names import MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +19,13 @@ class Drift:
         what: What was compared, for messages.
         diff: Unified diff; "" if there is no difference.
         reasons: What is wrong beside the difference, one sentence each.
+        masked: Lines in which both sides are masked, so that what stands behind the masks was not compared.
     """
 
     what: str
     diff: str
     reasons: tuple[str, ...] = ()
+    masked: int = 0
 
     @property
     def found(self) -> bool:
@@ -30,7 +35,9 @@ class Drift:
     def __str__(self) -> str:
         parts = ["; ".join(self.reasons)] if self.reasons else []
         parts += [self.diff] if self.diff else []
-        return "\n".join(parts) if parts else f"{self.what}: no difference"
+        parts += [] if parts else [f"{self.what}: no difference"]
+        parts += [f"{self.masked} values are masked and were not compared"] if self.masked else []
+        return "\n".join(parts)
 
 
 def diff_texts(expected: str, observed: str, expected_name: str, observed_name: str) -> str:
@@ -39,6 +46,25 @@ def diff_texts(expected: str, observed: str, expected_name: str, observed_name: 
         expected.splitlines(), observed.splitlines(), expected_name, observed_name, lineterm="", n=2
     )
     return "\n".join(lines)
+
+
+def masked_alone(expected: str, observed: str) -> bool:
+    """Tell whether two texts differ in nothing but values that are masked on one side: nobody knows if they do."""
+    lines = expected.splitlines(), observed.splitlines()
+    if len(lines[0]) != len(lines[1]):
+        return False
+    differing = [pair for pair in zip(*lines, strict=True) if pair[0] != pair[1]]
+    return bool(differing) and all(_matches(one, other) or _matches(other, one) for one, other in differing)
+
+
+def _matches(masked: str, line: str) -> bool:
+    """Tell whether a line is a masked one with anything in the place of its masks."""
+    return MASK in masked and re.fullmatch(".*".join(map(re.escape, masked.split(MASK))), line) is not None
+
+
+def masked_lines(expected: str, observed: str) -> int:
+    """Give how many lines of a text stand in the other one, too, with a mask in them."""
+    return len([line for line in observed.splitlines() if MASK in line and line in set(expected.splitlines())])
 
 
 def diff_settings(

@@ -5,7 +5,7 @@ Engines rename their ranks, which overwrites the command line and, where the tit
 environment: what is missing from such an environment is unknown, never "not set".
 
 Source: proc(5) (stat, status, cmdline, environ, limits), Linux 6.8; the state of an environment block is told by
-target/probe_mask.py; seen on SGLang 0.5 (/proc of ranks under setproctitle).
+target/probe_environ.py; seen on SGLang 0.5 (/proc of ranks under setproctitle).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 
 from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.masking import first_of, mask_data
 from pytest_gpuinfra.subjects.event import ProgramEvent, load_event
 from pytest_gpuinfra.wire import WireError, load
 
@@ -87,7 +88,7 @@ class ServiceProcess:
         return PurePosixPath(self.executable).name in ("sh", "bash", "dash", "zsh", "busybox")
 
     def __str__(self) -> str:
-        shown = self.title if len(self.title) <= 60 else f"{self.title[:57]}..."
+        shown = self.title if len(self.title) <= 60 else f"{first_of(self.title, 57)}..."
         return f"{self.pid} ({shown})"
 
 
@@ -173,7 +174,7 @@ def _argv(reading: Reading, executable: str) -> tuple[tuple[str, ...], bool]:
     seen = fields_of(reading)
     argv = seen.texts("argv")
     padded = seen.integer("trailing_nul") > 1 or any(word.endswith("  ") for word in argv)
-    argv = tuple(word.rstrip() for word in argv)
+    argv = tuple(mask_data([word.rstrip() for word in argv]))  # as the target did: joined, its words mean other things
     alone = len(argv) == 1 and bool(executable) and PurePosixPath(argv[0]).name != PurePosixPath(executable).name
     return argv, padded or (alone and bool(_TITLE.match(argv[0])))
 

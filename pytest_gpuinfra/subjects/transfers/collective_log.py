@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_gpuinfra.masking import first_of, last_of
 from pytest_gpuinfra.subjects.service.engine_allreduce import EngineAllReduce
 from pytest_gpuinfra.subjects.transfers.nccl_log import NcclLog
 from pytest_gpuinfra.subjects.verdict import Ending, Verdict
@@ -26,11 +27,11 @@ def judge_nccl_log(log: NcclLog, *, peer_access: bool = False, timed_out: bool =
         more = f"; and {len(failures) - 1} more" if len(failures) > 1 else ""
         return _verdict("wrong", f"NCCL warns: {failures[0].text}{where}{more}", notes)
     if log.framework_errors:
-        return _verdict("wrong", f"the framework gives up: {log.framework_errors[0][:200]}", notes)
+        return _verdict("wrong", f"the framework gives up: {first_of(log.framework_errors[0], 200)}", notes)
     if log.wrong:
         return _verdict("wrong", f"{log.wrong} wrong values in the result", notes)
     if timed_out:
-        return _verdict("wrong", f"it did not come to an end; its last line: {log.last_line[-200:]}", notes)
+        return _verdict("wrong", f"it did not come to an end; its last line: {last_of(log.last_line, 200)}", notes)
     if not log.edges:
         return _verdict("error", "no line names a transport: the log ends before the connections, or hides them", notes)
     if peer_access and detour:

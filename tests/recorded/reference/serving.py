@@ -202,7 +202,7 @@ def process(
     pid: int, parent: int, argv: Sequence[str], environ: bytes, opened: Sequence[str], *, started_s: float = STARTED_S
 ) -> dict[str, Any]:
     """Give a process's readings; its environment block goes through the probe's own filter."""
-    seen = probe_module("probe_mask").filter_environ(environ, ["NCCL_*", "CUDA_*", "SGLANG_*", "HF_HUB_*"])
+    seen = probe_module("probe_environ").filter_environ(environ, ["NCCL_*", "CUDA_*", "SGLANG_*", "HF_HUB_*"])
     renamed = "::" in argv[0]
     return {
         "comm": {"t": argv[0][:15] + "\n" if renamed else "python3\n"},
