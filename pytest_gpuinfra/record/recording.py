@@ -228,7 +228,8 @@ def _host(alias: str, data: Any, damage: str, known: set[str]) -> RecordedHost |
         host = HostData.model_validate(data)
     except ValidationError as error:
         return f"hosts.{alias}.{fault_of(error)}"
-    flaw = flaw_of(host.capture.answers, asked_ids(host.capture.requests))  # type: ignore[no-untyped-call]
+    capture = Capture(alias=alias, **dict(host.capture))
+    flaw = flaw_of(capture.answers, asked_ids(capture.requests))  # type: ignore[no-untyped-call]
     if flaw:
         return f"hosts.{alias}.capture: {flaw}"
     key = json.dumps(host.spec, sort_keys=True)
@@ -238,7 +239,7 @@ def _host(alias: str, data: Any, damage: str, known: set[str]) -> RecordedHost |
         except InventoryError as error:
             return " ".join(error.reason.split())
         known.add(key)
-    return RecordedHost(host.spec, Capture(alias=alias, **dict(host.capture)), host.gathered)
+    return RecordedHost(host.spec, capture, host.gathered)
 
 
 def _results(run: RunData, damage: dict[str, str], path: Path) -> list[Mapping[str, Any]]:
