@@ -25,6 +25,7 @@ _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _NO_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^\[\]{}"]++', re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_INTEGER = re.compile("[0-9]{1,18}")
 TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[][{}]', re.DOTALL)
 """Texts and brackets of a JSON document."""
 
@@ -193,6 +194,11 @@ def encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def integer(text: str) -> int | None:
+    """Read a number of up to 18 decimal digits, which any reader can hold; None if the text is anything else."""
+    return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def _shown_path(path: tuple[Any, ...]) -> str:

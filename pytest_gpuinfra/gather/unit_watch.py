@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pytest_gpuinfra.connection.pipe import Connection
 from pytest_gpuinfra.endpoint.readiness import UnitState
 from pytest_gpuinfra.errors import GpuInfraError
+from pytest_gpuinfra.wire import integer
 
 _ASKED = "LoadState,ActiveState,SubState,NRestarts"
 _ALIVE = ("running", "start", "start-pre", "start-post", "reload")
@@ -43,7 +44,7 @@ class UnitWatch:
             return UnitState(
                 active,
                 sub,
-                int(restarts) if restarts.isdecimal() else None,
+                integer(restarts),
                 "" if sub in _ALIVE else self._journal(),
                 self._unit,
             )

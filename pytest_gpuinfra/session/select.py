@@ -258,7 +258,7 @@ def _not_followed(recorded: RecordedHost) -> dict[str, Any]:
 def _alias_of(destination: str) -> str:
     """Make a word of a destination: no scheme, no user name, no sign that ids do not have."""
     name = re.sub(r"^ssh://", "", destination).rpartition("@")[2].rstrip("/")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "host"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:180].strip("-._") or "host"
 
 
 def hosts_of_share(hosts: Sequence[SelectedHost], share: int, shares: int) -> list[SelectedHost]:

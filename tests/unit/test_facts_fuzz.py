@@ -256,3 +256,24 @@ def test_no_long_line_takes_long(name: str, text: str) -> None:
     only_our_errors(PARSERS[name], text)
 
     assert time.monotonic() - started < 5.0
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "²", "٣", "-1"])
+@pytest.mark.parametrize("name", sorted(PARSERS))
+def test_numbers_that_are_none_are_refused_in_our_own_words(name: str, digits: str) -> None:
+    """Every number of a recorded text by itself: one that int() takes no more, one that is a digit and no number."""
+    lines = {re.sub(r"\d+", "#", line): line for text in RECORDED for line in text.splitlines() if len(line) < 400}
+    for line in lines.values():
+        for match in list(re.finditer(r"\d+", line))[:6]:
+            only_our_errors(PARSERS[name], line[: match.start()] + digits + line[match.end() :])
+
+
+def test_no_number_is_read_without_a_bound() -> None:
+    """int() raises for thousands of digits, and isdigit() is true of ², which int() does not take."""
+    subjects = Path(parse_kernel_text.__code__.co_filename).parents[1]
+    found = [
+        f"{file.name}: {match[0]}"
+        for file in sorted(subjects.rglob("*.py"))
+        for match in re.finditer(r"\(\?P<\w+>-?\\d[+*][)|]|int\([^()]*\) if \w+\.is", file.read_text(encoding="utf-8"))
+    ]
+    assert found == []

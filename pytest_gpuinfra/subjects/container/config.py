@@ -15,7 +15,7 @@ from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import ParseError
 
 _LINE = re.compile(r"(?P<key>[a-z][\w.-]*)\s*[:=]\s*(?P<value>.*)")
-_ALLOW = re.compile(r"(?P<kind>[abc])(?:\s+(?P<major>\d+|\*):(?P<minor>\d+|\*))?(?:\s+(?P<rights>[rwm]+))?")
+_ALLOW = re.compile(r"(?P<kind>[abc])(?:\s+(?P<major>\d{1,18}|\*):(?P<minor>\d{1,18}|\*))?(?:\s+(?P<rights>[rwm]+))?")
 _DEVICE_KEY = re.compile(r"dev\d+")
 
 

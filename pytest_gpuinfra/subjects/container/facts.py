@@ -18,6 +18,7 @@ from pytest_gpuinfra.subjects.gpu.smi_query import SMI_FIELDS, parse_gpu_query
 from pytest_gpuinfra.subjects.gpu.table import GpuTable
 from pytest_gpuinfra.subjects.service.filesystem import Mount, Space, mount_of, parse_mounts, parse_sample, parse_space
 from pytest_gpuinfra.subjects.service.process import fields_of, parse_limits
+from pytest_gpuinfra.wire import integer
 
 _DRIVER = "is the nvidia driver loaded on the host? (lsmod, nvidia-modprobe -u)"
 
@@ -53,9 +54,10 @@ class ContainerFacts:
         """Seconds from the host's boot to the start of its init."""
         reading = self._inside("init")
         fields = reading.require(remedy="is /proc mounted in the container?").rpartition(")")[2].split()
-        if len(fields) < 20 or not fields[19].isdigit():
+        ticks = integer(fields[19]) if len(fields) > 19 else None
+        if ticks is None:
             raise ParseError(reading.source, 1, reading.text or "", "not the status of a process")
-        return int(fields[19]) / fields_of(self._inside("clock")).positive("ticks_a_second")
+        return ticks / fields_of(self._inside("clock")).positive("ticks_a_second")
 
     @cached_property
     def mounts(self) -> tuple[Mount, ...]:
@@ -117,7 +119,7 @@ class ContainerFacts:
             )
         for line in reading.require().splitlines():
             key, _, value = line.partition(":")
-            if key.strip() == "Device Minor" and value.strip().isdigit():
+            if key.strip() == "Device Minor" and integer(value.strip()) is not None:
                 return f"/dev/nvidia{value.strip()}"
         raise FactUnavailable(reading.source, "it tells no Device Minor")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 
-_LINE = re.compile(r"(?P<name>\w+): ?(?:\"(?P<text>.*)\"|(?P<number>\d+))")
+_LINE = re.compile(r"(?P<name>\w+): ?(?:\"(?P<text>.*)\"|(?P<number>\d{1,18}))")
 _VERSION = re.compile(r"NVRM version: (?P<kind>.*?)\s+(?P<version>\d+\.\d+(?:\.\d+)?)(?:\s|$)")
 _MODULE_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
-from pytest_gpuinfra.wire import load
+from pytest_gpuinfra.wire import integer, load
 
 TOO_LONG = "(too long: journalctl gives null)"
 """Stands for a message that the journal has and does not show."""
@@ -74,4 +74,4 @@ def _seconds(record: dict[str, object]) -> float | None:
 
 
 def _number(value: object) -> int | None:
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else None
+    return integer(value) if isinstance(value, str) else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.wire import load
+from pytest_gpuinfra.wire import integer, load
 
 _KILL = re.compile(
     r"has been killed by the OOM killer|Failed with result 'oom-kill'|Out of memory: Killed process", re.IGNORECASE
@@ -91,7 +91,7 @@ def parse_unit_journal(reading: Reading) -> UnitJournal:
             message, priority = str(entry["message"]), entry["priority"]
         except (ValueError, KeyError, TypeError):
             raise ParseError(reading.source, number, line, "not an entry of a journal") from None
-        lines.append(LogLine(message, int(priority) if str(priority).isdigit() else None))
+        lines.append(LogLine(message, integer(str(priority))))
     if not lines:
         raise FactUnavailable(reading.source, "it holds no line since the unit's start", remedy=remedy)
     return UnitJournal(tuple(lines), reading.source)

@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.event import ProgramEvent, load_event
-from pytest_gpuinfra.wire import WireError, load
+from pytest_gpuinfra.wire import WireError, integer, load
 
 _ROOT = "reading another user's process needs root (--gpu-sudo)"
 _TITLE = re.compile(r"[\w.-]+::|VLLM::|\w+: ")
@@ -105,21 +105,22 @@ def parse_process(pid: int, node: Node) -> ServiceProcess | None:
     text = stat.require()
     name = text.partition("(")[2].rpartition(")")[0]
     fields = text.rpartition(")")[2].split()
-    if len(fields) < 20 or not fields[1].isdigit() or not fields[19].isdigit():
+    parent, started = (integer(field) for field in (fields[1], fields[19])) if len(fields) > 19 else (None, None)
+    if parent is None or started is None:
         raise ParseError(stat.source, 1, text, "not the status of a process")
     executable = (node["exe"].text or "").removesuffix(" (deleted)")
     argv, renamed = _argv(node["argv"], executable)
     environment, error = _environment(node["environ"])
     return ServiceProcess(
         pid,
-        int(fields[1]),
+        parent,
         name,
         argv,
         renamed,
         environment,
         error,
         executable,
-        int(fields[19]),
+        started,
         _paths(node["opened"]),
     )
 

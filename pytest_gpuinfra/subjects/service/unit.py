@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments, split_words
+from pytest_gpuinfra.wire import integer
 
 NO_SYSTEMD = re.compile(
     r"Failed to connect to (?:system scope )?bus(?: via local transport)?: (?:No such file|Host is down|No medium)"
@@ -134,8 +135,7 @@ class UnitState:
 
     def number(self, key: str) -> int | None:
         """Give a property that is a number; None if it is empty or was not shown."""
-        text = self.values.get(key, "")
-        return int(text) if text.isascii() and text.isdigit() else None
+        return integer(self.values.get(key, ""))
 
     def __str__(self) -> str:
         words = [

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import ParseError
 
-_SENTENCE = re.compile(r"Device=(?P<src>\d+) (?P<word>CAN|CANNOT) Access Peer Device=(?P<dst>\d+)")
-_SIMPLE = re.compile(r"Peer access from .*\(GPU(?P<src>\d+)\) -> .*\(GPU(?P<dst>\d+)\) ?: (?P<word>Yes|No)\b")
-_MATRIX_HEADER = re.compile(r"\s*D\\D((?:\s+\d+)+)\s*")
-_MATRIX_ROW = re.compile(r"\s*(\d+)((?:\s+[01])+)\s*")
+_SENTENCE = re.compile(r"Device=(?P<src>\d{1,18}) (?P<word>CAN|CANNOT) Access Peer Device=(?P<dst>\d{1,18})")
+_SIMPLE = re.compile(r"Peer access from .*\(GPU(?P<src>\d{1,18})\) -> .*\(GPU(?P<dst>\d{1,18})\) ?: (?P<word>Yes|No)\b")
+_MATRIX_HEADER = re.compile(r"\s*D\\D((?:\s+\d{1,18})+)\s*")
+_MATRIX_ROW = re.compile(r"\s*(\d{1,18})((?:\s+[01])+)\s*")
 
 
 @dataclass(frozen=True, slots=True)
