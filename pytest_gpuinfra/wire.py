@@ -201,6 +201,16 @@ def integer(text: str) -> int | None:
     return int(text) if _INTEGER.fullmatch(text) else None
 
 
+def text_lines(text: str) -> list[str]:
+    """
+    Give the lines of a text as kernel, systemd and drivers write them: a line feed ends one, as does one after a
+    carriage return, and nothing else. str.splitlines() takes nine more signs for an end, such as U+2028 in a name that
+    others chose, behind which a forged line would stand.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
 def _shown_path(path: tuple[Any, ...]) -> str:
     """Write a path, `((((), "hosts"), "n1"), 0)`, as "hosts.n1[0]"; the middle of a long one is left out."""
     keys: list[Any] = []

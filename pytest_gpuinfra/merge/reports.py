@@ -24,6 +24,7 @@ from pytest_gpuinfra.report.escaped import readable
 from pytest_gpuinfra.report.fleet.fleet import Fleet
 from pytest_gpuinfra.report.fleet.picture import write_fleet
 from pytest_gpuinfra.visible import visible
+from pytest_gpuinfra.wire import text_lines
 
 _UNKNOWN = "Unknown: could not be observed"
 _OF_THE_RUN = ("pytest-gpuinfra", "controller", "level")
@@ -238,9 +239,7 @@ def _trouble_result(trouble: Trouble) -> Mapping[str, Any]:
 
 
 def _properties(text: str) -> dict[str, str]:
-    return {
-        name: value for line in text.splitlines() if (parts := line.partition("="))[1] for name, _, value in [parts]
-    }
+    return {name: value for line in text_lines(text) if (parts := line.partition("="))[1] for name, _, value in [parts]}
 
 
 def _joined(environments: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

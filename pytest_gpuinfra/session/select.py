@@ -118,7 +118,8 @@ def _this_machine(alias: str, sources: _Sources) -> SelectedHost:
     """Give this machine under a name of the inventory, or another: a node of a cluster that judges itself."""
     if _alias_of(alias) != alias:
         raise InventoryError(
-            f"--gpu-host=local:{alias}: a name is letters, digits, '.', '_' and '-', and begins with none of '.-'",
+            f"--gpu-host=local:{alias}: a name is letters, digits, '.', '_' and '-', begins with none of '.-', and "
+            "has 180 characters at most",
             remedy="write local:NAME with the node's own name, local:$SLURMD_NODENAME in a job of Slurm",
         )
     if alias in sources.inventory.hosts:

@@ -7,6 +7,7 @@ Short by default; GPUINFRA_FUZZ_EXAMPLES=20000 makes it long.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import time
@@ -276,4 +277,30 @@ def test_no_number_is_read_without_a_bound() -> None:
         for file in sorted(subjects.rglob("*.py"))
         for match in re.finditer(r"\(\?P<\w+>-?\\d[+*][)|]|int\([^()]*\) if \w+\.is", file.read_text(encoding="utf-8"))
     ]
+    assert found == []
+
+
+SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+"""Signs at which str.splitlines() ends a line, and neither kernel nor systemd does."""
+
+
+def test_no_line_is_forged_behind_a_sign_that_ends_none() -> None:
+    """A name that others chose may hold such a sign: what is behind it is part of the same line."""
+    for sign in SEPARATORS:
+        forged = Reading("show", f"Id=a.service\nActiveState=failed{sign}ActiveState=active\n", exit_status=0)
+        assert parse_unit_properties(forged).values["ActiveState"].startswith("failed")
+        if sign >= "\x20":  # the others stand in JSON as escapes
+            entry = {"MESSAGE": f"a{sign}b", "_BOOT_ID": "b", "PRIORITY": "3"}
+            journal = Reading("journal", json.dumps(entry, ensure_ascii=False), exit_status=0)
+            (found,) = parse_kernel_log({"journal": journal}).entries
+            assert found.message == f"a{sign}b"
+        (first,) = parse_kernel_text(Reading("dmesg", f"[ 1.000000] a{sign}[ 2.000000] b", exit_status=0)).entries
+        assert first.time_s == 1.0
+
+
+def test_texts_of_others_are_not_cut_by_splitlines() -> None:
+    """wire.text_lines is there, and on the target split at the line feed: str.splitlines() knows more ends."""
+    package = Path(parse_kernel_text.__code__.co_filename).parents[2]
+    rooms = [package / "subjects", package / "gather", package / "inventory", package / "endpoint", package / "capture"]
+    found = [file.name for room in rooms for file in room.rglob("*.py") if ".splitlines()" in file.read_text("utf-8")]
     assert found == []

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading, Tree
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.wire import load
+from pytest_gpuinfra.wire import load, text_lines
 
 _LINE = re.compile(
     r"(?P<kind>[bc])(?P<mode>[rwxsStT-]{9})[.+@]?\s+\d+\s+(?P<owner>\S+)\s+(?P<group>\S+)\s+"
@@ -108,7 +108,7 @@ def parse_device_nodes(reading: Reading) -> tuple[DeviceNode, ...]:
         ParseError: A line is no entry of a list.
     """
     nodes = []
-    lines = [line.strip() for line in reading.require().splitlines() if line.strip()]
+    lines = [line.strip() for line in text_lines(reading.require()) if line.strip()]
     for number, line in enumerate(lines, 1):
         match = _LINE.fullmatch(line)
         if match:

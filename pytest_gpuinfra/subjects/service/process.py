@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.event import ProgramEvent, load_event
-from pytest_gpuinfra.wire import WireError, integer, load
+from pytest_gpuinfra.wire import WireError, integer, load, text_lines
 
 _ROOT = "reading another user's process needs root (--gpu-sudo)"
 _TITLE = re.compile(r"[\w.-]+::|VLLM::|\w+: ")
@@ -138,7 +138,7 @@ def parse_limits(reading: Reading) -> Mapping[str, int | None]:
     """
     text = reading.require(remedy=_ROOT)
     limits = _Limits(reading)
-    for number, line in enumerate(text.splitlines()[1:], 2):
+    for number, line in enumerate(text_lines(text)[1:], 2):
         match = re.match(r"(Max .+?)\s{2,}(unlimited|\d{1,20})\s", line)
         if not match:
             raise ParseError(reading.source, number, line, "not a limit of a process")

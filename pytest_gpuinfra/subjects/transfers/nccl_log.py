@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.subjects.transfers.nccl_edge import NcclEdge, parse_nccl_edge
+from pytest_gpuinfra.wire import text_lines
 
 _LINE = re.compile(
     r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) \[(?P<dev>\d{1,18})\] (?:(?P<file>\S+:\d+) )?"
@@ -124,8 +125,8 @@ def parse_nccl_log(reading: Reading) -> NcclLog:
         ParseError: It holds no line of NCCL's.
     """
     text = reading.require(remedy="run with NCCL_DEBUG=INFO")
-    matches = [match for line in text.splitlines() if (match := _LINE.search(line))]
-    errors = tuple(line.strip() for line in text.splitlines() if _FRAMEWORK.search(line))
+    matches = [match for line in text_lines(text) if (match := _LINE.search(line))]
+    errors = tuple(line.strip() for line in text_lines(text) if _FRAMEWORK.search(line))
     if not matches and not errors:
         raise ParseError(reading.source, 0, text.strip(), "no line of NCCL's")
     messages = [match["text"] for match in matches]
@@ -160,7 +161,7 @@ def _warning(text: str, file: str | None) -> NcclWarning:
 
 
 def _wrong(text: str) -> int | None:
-    rows = [match for line in text.splitlines() if (match := _ROW.match(line))]
+    rows = [match for line in text_lines(text) if (match := _ROW.match(line))]
     counts = [int(row[side]) for row in rows for side in ("out", "in") if row[side] != "N/A"]
     counts += [int(total["count"]) for total in _OUT_OF_BOUNDS.finditer(text)]
     return sum(counts) if counts else None
