@@ -25,7 +25,7 @@ from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
 from pytest_gpuinfra.subjects.boot.confidential import parse_confidential
 from pytest_gpuinfra.subjects.boot.virtualization import parse_virtualization
 from pytest_gpuinfra.subjects.container.config import parse_container_config
-from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes
+from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes, parse_device_tree
 from pytest_gpuinfra.subjects.gpu.driver import (
     parse_driver_parameters,
     parse_driver_version,
@@ -46,6 +46,7 @@ from pytest_gpuinfra.subjects.pci.iommu import parse_group_type, parse_iommu_gro
 from pytest_gpuinfra.subjects.pci.pci_bar import parse_bars
 from pytest_gpuinfra.subjects.pci.pci_link import parse_link_speed_gt_s, parse_link_width
 from pytest_gpuinfra.subjects.service.engine_allreduce import parse_engine_allreduce
+from pytest_gpuinfra.subjects.service.journal import parse_unit_journal
 from pytest_gpuinfra.subjects.service.unit import parse_unit_properties
 from pytest_gpuinfra.subjects.service.unit_file import parse_unit_file
 from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
@@ -304,3 +305,13 @@ def test_texts_of_others_are_not_cut_by_splitlines() -> None:
     rooms = [package / "subjects", package / "gather", package / "inventory", package / "endpoint", package / "capture"]
     found = [file.name for room in rooms for file in room.rglob("*.py") if ".splitlines()" in file.read_text("utf-8")]
     assert found == []
+
+
+@pytest.mark.parametrize("value", ["²", "9" * 5000, -1, 1 << 63, (1 << 64) - 1, 0.5, None, True, [], {}])
+def test_json_of_a_host_with_a_number_that_is_none(value: object) -> None:
+    """Priorities of a unit's journal, and numbers of a device node, whatever JSON can hold in their place."""
+    only_our_errors(parse_unit_journal, json.dumps({"message": "m", "priority": value}))
+    for key in ("mode", "major", "minor"):
+        status = {"mode": 0o020666, "major": 195, "minor": 0, "uid": 0, "gid": 0, key: value}
+        with contextlib.suppress(GpuInfraError):
+            parse_device_tree({"nvidia0": {".": Reading("stat", json.dumps(status))}}, "/dev")
