@@ -221,6 +221,7 @@ def _shown_path(path: tuple[Any, ...]) -> str:
     if len(keys) > 12:
         keys = [*keys[:8], "...", *keys[-2:]]
     text = "".join(f"[{key}]" if isinstance(key, int) else f".{key[:80]}" for key in keys)
+    text = text.encode("utf-8", "backslashreplace").decode()
     return text.lstrip(".") or "the document"
 
 
