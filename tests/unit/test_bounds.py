@@ -191,6 +191,14 @@ def test_files_and_servers_are_read_as_strictly(text: str) -> None:
         read_json(text)
 
 
+def test_why_json_is_refused_can_be_written_down() -> None:
+    """The place of what is wrong holds keys of the document, which may be no text."""
+    with pytest.raises(WireError) as refused:
+        load('{"\\ud800": [{"a": NaN}]}')
+    str(refused.value).encode()
+    assert "[0].a" in refused.value.place or "ud800" in refused.value.place
+
+
 def test_json_that_may_pass_is_read() -> None:
     """Brackets in a text do not count, and a whole surrogate pair is a character."""
     assert load(json.dumps({"a": "[" * 1000, "b": "\U0001f525"})) == {"a": "[" * 1000, "b": "\U0001f525"}
