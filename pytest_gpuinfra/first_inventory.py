@@ -21,6 +21,7 @@ from pytest_gpuinfra.record.recording import RecordedHost
 from pytest_gpuinfra.record.snapshot import snapshot_of
 from pytest_gpuinfra.report.pair_matrix import matrix_of
 from pytest_gpuinfra.subjects.pci.functions import PciFunction, PciFunctions
+from pytest_gpuinfra.wire import text_lines
 
 T = TypeVar("T")
 _UNIT_NAMES = ("nvidia*", "*gpu*", "dcgm*", "*fabricmanager*", "amd-smi*", "*rocm*")
@@ -119,8 +120,8 @@ def _units(host: RecordedHost) -> dict[str, str]:
     if host.capture.request("init_units") is None:
         return {}
     readings = host.capture.node("init_units")
-    active = {line.split()[0] for line in (readings["active"].text or "").splitlines() if line.split()}
-    files = dict(line.split()[:2] for line in (readings["files"].text or "").splitlines() if len(line.split()) > 1)
+    active = {line.split()[0] for line in text_lines(readings["active"].text or "") if line.split()}
+    files = dict(line.split()[:2] for line in text_lines(readings["files"].text or "") if len(line.split()) > 1)
     found = {}
     for name, state in files.items():
         if "@" in name:

@@ -8,18 +8,17 @@ followed), UTF-8 with or without a byte order mark, and of a bounded depth; numb
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 from pytest_gpuinfra.errors import GpuInfraError
+from pytest_gpuinfra.wire import TOKEN, WireError, deep_place, load, refuse_odd
 
 MOST = 4 << 20
 """Bytes of a file that a person writes, at most."""
@@ -27,8 +26,6 @@ MOST = 4 << 20
 DEPTH = 64
 """Levels of nesting in JSON, TOML and XML, at most."""
 
-_BRACKETS, _COMMAS = 16 << 20, 64 << 20
-_DUPLICATE = object()
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -39,7 +36,6 @@ _KINDS = (
 _DOTTED = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % DEPTH  # noqa: UP031  braces of its own
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 ErrorType: TypeAlias = type[GpuInfraError]
 
@@ -95,89 +91,14 @@ def parse_json(text: str, source: str, error: ErrorType) -> Any:
         source: Where it comes from, for messages.
         error: What to raise: with the line of a wrong sign, or the path of a wrong value.
     """
-    if sum(map(text.count, "[{")) > _BRACKETS or text.count(",") > _COMMAS:
-        raise error(f"{source}: is too large: it holds too many values")
     try:
-        data = json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_constant=lambda _: math.nan)
-    except json.JSONDecodeError as failure:
-        raise error(f"{source}: is not JSON: {failure.msg} (line {failure.lineno}, column {failure.colno})") from None
-    except RecursionError:
-        raise error(f"{source}: is nested deeper than {DEPTH} levels ({_deep_place(text)})") from None
-    _refuse_odd(data, source, error)
-    return data
+        return load(text, depth=DEPTH)
+    except WireError as failure:
+        raise _refused(failure, source, error) from None
 
 
-def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        found |= {name: _DUPLICATE for name in found if names.count(name) > 1}
-    return found
-
-
-def _integer(text: str) -> int | float:
-    return int(text) if len(text) <= 20 else math.inf
-
-
-def _refuse_odd(data: Any, source: str, error: ErrorType, *, control: bool = False) -> None:
-    """Refuse values that nothing of ours would write, and depths that no reader of ours expects."""
-    waiting: list[tuple[Any, tuple[Any, ...], int]] = [([data], (), 0)]
-    while waiting:
-        value, path, depth = waiting.pop()
-        if depth > DEPTH:
-            raise error(f"{source}: {_shown_path(path)}: is nested deeper than {DEPTH} levels")
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            here = (path, key) if depth else ()
-            if isinstance(inner, (dict, list)):
-                waiting.append((inner, here, depth + 1))
-            reason = _odd(inner, control) or (_odd(key, control) if isinstance(key, str) else "")
-            if reason:
-                raise error(f"{source}: {_shown_path(here)}: {reason}")
-
-
-def _odd(value: Any, control: bool) -> str:
-    if isinstance(value, str):
-        if control and _CONTROL.search(value):
-            return "holds a control character"
-        return "" if value.isascii() or _encodable(value) else "holds half of a surrogate pair"
-    if isinstance(value, float):
-        return "" if math.isfinite(value) else "is no finite number of 64 bits"
-    if isinstance(value, int):
-        return "" if value.bit_length() <= 64 else "is no number of 64 bits"
-    return "stands twice" if value is _DUPLICATE else ""
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _shown_path(path: tuple[Any, ...]) -> str:
-    """Write a path, `((((), "hosts"), "n1"), 0)`, as "hosts.n1[0]"; the middle of a long one is left out."""
-    keys: list[Any] = []
-    while path:
-        path, key = path
-        keys.append(key)
-    keys.reverse()
-    if len(keys) > 12:
-        keys = [*keys[:8], "...", *keys[-2:]]
-    text = "".join(f"[{key}]" if isinstance(key, int) else f".{str(key)[:80]}" for key in keys)
-    return text.lstrip(".") or "the document"
-
-
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[][{}]', re.DOTALL)
-
-
-def _deep_place(text: str) -> str:
-    depth = 0
-    for token in _TOKEN.finditer(text):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
-        if depth > DEPTH:
-            return f"line {text.count(chr(10), 0, token.start()) + 1}"
-    return "line unknown"
+def _refused(failure: WireError, source: str, error: ErrorType) -> GpuInfraError:
+    return error(f"{source}: {failure.place}{': ' if failure.place else ''}{failure.reason}")
 
 
 def members_of(text: str, name: str) -> Iterator[tuple[str, int, int]]:
@@ -194,7 +115,7 @@ def members_of(text: str, name: str) -> Iterator[tuple[str, int, int]]:
     depth = 0
     keys = ["", "", ""]
     began = 0
-    for token in _TOKEN.finditer(text):
+    for token in TOKEN.finditer(text):
         sign = token[0]
         if sign[0] == '"':
             if depth in (1, 2):
@@ -220,10 +141,13 @@ def parse_toml(text: str, source: str, error: ErrorType) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as failure:
         raise error(f"{source}: is not TOML: {failure}") from None
     except RecursionError:
-        raise error(f"{source}: is nested deeper than {DEPTH} levels ({_deep_place(text)})") from None
+        raise error(f"{source}: is nested deeper than {DEPTH} levels ({deep_place(text, DEPTH)})") from None
     except ValueError as failure:  # a number of thousands of digits
         raise error(f"{source}: is not TOML: {failure}") from None
-    _refuse_odd(data, source, error, control=True)
+    try:
+        refuse_odd(data, depth=DEPTH, control=True)
+    except WireError as failure:
+        raise _refused(failure, source, error) from None
     return data
 
 

@@ -326,11 +326,11 @@ def _read_end(name: str, payload: bytes) -> _End:
         fields = load_object(payload.decode("ascii"))
         status, timed_out, error = (fields.pop(key) for key in ("status", "timed_out", "error"))
         if fields or type(timed_out) is not bool or error is not None:
-            raise WireError("it has other fields")
+            raise WireError("has other fields")
         if type(status) is int and -256 <= status < 256:
             return _End(status, timed_out)
         if status is not None or not timed_out:
-            raise WireError(f"the exit status is {status!r}")
+            raise WireError(f"has the exit status {status!r}")
         return _End(-1, timed_out)
     except (ValueError, KeyError) as error:
         raise ProbeError(

@@ -15,6 +15,7 @@ from pathlib import Path
 from pytest_gpuinfra.connection.pipe import NO_PYTHON, TIMED_OUT_MARK, PipeConnection, explain_unsafe, remote_command
 from pytest_gpuinfra.connection.rights import Sudo, explain_refusal
 from pytest_gpuinfra.errors import ProbeError, UnreachableError
+from pytest_gpuinfra.wire import text_lines
 
 _FAILURES = (
     # what OpenSSH's client says in LC_ALL=C; what it means; what to do
@@ -189,7 +190,7 @@ class SshConnection(PipeConnection):
 
 
 def _last_line(text: str, sign: str) -> str:
-    return [line for line in text.splitlines() if sign in line.lower()][-1].strip()
+    return [line for line in text_lines(text) if sign in line.lower()][-1].strip()
 
 
 class _ControlSockets:

@@ -220,7 +220,7 @@ def _read_message(line: str) -> _Message:
             return _Message(identity, "data", data=base64.b64decode(text, validate=True))
         case (int(), ("error", str() as text)):
             return _Message(identity, "error", error=text[:400])
-    raise WireError(f"it is no message: {line[:100]!r}")
+    raise WireError(f"is no message: {line[:100]!r}")
 
 
 class _End:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_gpuinfra.errors import ParseError
+from pytest_gpuinfra.wire import text_lines
 
 PATHS = ("/metrics", "/prometheus/metrics")
 """Where the text may be, in the order in which it is looked for."""
@@ -85,7 +86,7 @@ def parse_metrics(text: str, path: str = "/metrics") -> Metrics:
         ParseError: A line that is neither a comment nor a sample, as JSON is; a line or a text beyond all bounds.
     """
     samples: list[Sample] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text_lines(text), 1):
         stripped = line.strip()
         if len(stripped) > MAX_LINE or len(samples) >= MAX_SAMPLES:
             raise ParseError(path, number, stripped[:200], f"longer than {MAX_SAMPLES} lines of {MAX_LINE} characters")

@@ -12,6 +12,7 @@ from pytest_gpuinfra.endpoint.http import HttpAnswer, opened, shown_headers, tex
 from pytest_gpuinfra.endpoint.limits import Limits
 from pytest_gpuinfra.endpoint.status import expect_200
 from pytest_gpuinfra.endpoint.stream import StreamAnswer, StreamReader
+from pytest_gpuinfra.wire import Lines, WireError
 
 MAX_LINE = 1 << 20
 """Characters of one line; an event holds one token, and with it a few kilobytes at most."""
@@ -44,18 +45,15 @@ def read_stream(client: httpx.Client, path: str, content: bytes, limits: Limits)
 
 def _lines(pieces: Iterator[str]) -> Iterator[str]:
     """Give the lines of a text that comes in pieces; raises BrokenAnswer for one longer than MAX_LINE."""
-    rest, size = list[str](), 0
+    lines = Lines(MAX_LINE)
     for piece in pieces:
-        first, *others = piece.split("\n")
-        rest.append(first)
-        size += len(first)
-        for line in others:
-            yield "".join(rest)
-            rest, size = [line], len(line)
-        if size > MAX_LINE:
-            raise BrokenAnswer("too-large", f"a line of the stream is longer than {MAX_LINE} characters", status=200)
-    if size:
-        yield "".join(rest)
+        try:
+            whole = lines.feed(piece)
+        except WireError as error:
+            raise BrokenAnswer("too-large", f"the stream {error.reason}", status=200) from None
+        yield from whole
+    if lines.rest:
+        yield lines.rest
 
 
 def _expect_events(response: httpx.Response, path: str, limits: Limits) -> None:

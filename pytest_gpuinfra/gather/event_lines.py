@@ -48,7 +48,7 @@ class EventLines:
 
     def _take(self, line: str) -> None:
         if not line.isascii():
-            raise WireError(f"other than ASCII: {line[:100]!r}")
+            raise WireError(f"holds other than ASCII: {line[:100]!r}")
         progress = parse_progress(line)
         if progress is not None:
             counted = "" if progress.done is None else f" ({progress.done}/{progress.total})"
@@ -56,5 +56,5 @@ class EventLines:
             return
         self._kept += len(line) + 1
         if self._kept > KEPT_MAX:
-            raise WireError(f"more than {KEPT_MAX >> 20} MiB of events")
+            raise WireError(f"holds more than {KEPT_MAX >> 20} MiB of events")
         self.lines.append(line)

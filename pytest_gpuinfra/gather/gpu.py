@@ -33,6 +33,7 @@ from pytest_gpuinfra.subjects.service.as_it_runs import (
 )
 from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun, parse_gpu_program_events
 from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
+from pytest_gpuinfra.wire import integer
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.subjects.pci.functions import PciFunctions
@@ -361,8 +362,9 @@ class GpuRuns:
         kept = []
         for record in text.splitlines(keepends=True):
             fields = record.split(";", 1)[0].split(",")
-            if len(fields) > 1 and fields[1].isdigit():
-                if int(fields[1]) > last:
+            sequence = integer(fields[1]) if len(fields) > 1 else None
+            if sequence is not None:
+                if sequence > last:
                     kept.append(record)
             elif kept:
                 kept.append(record)

@@ -26,6 +26,7 @@ from pytest_gpuinfra.connection.pipe import Connection, PipeConnection
 from pytest_gpuinfra.connection.ssh import SshConnection
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ProbeError, UnreachableError
 from pytest_gpuinfra.inventory.inventory import HostSpec, container_of
+from pytest_gpuinfra.wire import text_lines
 
 CONTAINER_GRACE_S = 30.0
 """How long a container may take to appear once its host has done all jobs of its start."""
@@ -159,7 +160,7 @@ def _missing(readings: Node, whose: str, own: str = "") -> str:
     for name, reading in readings.items():
         if not name.startswith("unit "):
             continue
-        shown = dict(line.partition("=")[::2] for line in (reading.text or "").splitlines())
+        shown = dict(line.partition("=")[::2] for line in text_lines(reading.text or ""))
         word, sub = shown.get("ActiveState", ""), shown.get("SubState", "")
         if word in _UNDER_WAY or shown.get("Job", "0") not in ("0", ""):
             return f"{name.removeprefix('unit ')} is {word} ({sub})"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pytest_gpuinfra.connection.pipe import Connection
 from pytest_gpuinfra.endpoint.readiness import UnitState
 from pytest_gpuinfra.errors import GpuInfraError
+from pytest_gpuinfra.wire import integer, text_lines
 
 _ASKED = "LoadState,ActiveState,SubState,NRestarts"
 _ALIVE = ("running", "start", "start-pre", "start-post", "reload")
@@ -35,7 +36,7 @@ class UnitWatch:
         """
         try:
             shown = self._connection().run(["systemctl", "show", "-p", _ASKED, "--", self._unit], timeout_s=_LOOK_S)
-            values = dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
+            values = dict(line.split("=", 1) for line in text_lines(shown.stdout) if "=" in line)
             active, sub = values.get("ActiveState", ""), values.get("SubState", "")
             if shown.exit_status or not active or values.get("LoadState") != "loaded":
                 return None
@@ -43,7 +44,7 @@ class UnitWatch:
             return UnitState(
                 active,
                 sub,
-                int(restarts) if restarts.isdecimal() else None,
+                integer(restarts),
                 "" if sub in _ALIVE else self._journal(),
                 self._unit,
             )

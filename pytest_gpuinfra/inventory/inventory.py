@@ -328,7 +328,8 @@ def _aliases(hosts: Mapping[str, Any], lists: Mapping[str, Mapping[str, None]], 
                 faults.append(f"hosts.{key}: {alias!r} is in hosts.{other} as well; leave it out of one of them")
             if not ALIAS.fullmatch(alias):
                 faults.append(
-                    f"hosts.{alias}: an alias is letters, digits, '.', '_' and '-', and begins with none of '.-'"
+                    f"hosts.{alias[:250]}: an alias is letters, digits, '.', '_' and '-', begins with none of '.-', "
+                    "and has 200 characters at most"
                 )
             if alias == "all":
                 faults.append(f"hosts.{alias}: {alias!r} has a meaning of its own for --gpu-host; take another alias")

@@ -8,7 +8,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,6 +24,7 @@ from pytest_gpuinfra.report.escaped import readable
 from pytest_gpuinfra.report.fleet.fleet import Fleet
 from pytest_gpuinfra.report.fleet.picture import write_fleet
 from pytest_gpuinfra.visible import visible
+from pytest_gpuinfra.wire import text_lines
 
 _UNKNOWN = "Unknown: could not be observed"
 _OF_THE_RUN = ("pytest-gpuinfra", "controller", "level")
@@ -39,19 +40,11 @@ def write_junit(path: Path, merged: Merged) -> None:
     """
     root = ElementTree.Element("testsuites", {"name": "gpuinfra merge"})
     for document, place in merged.files.junit:
-        for suite in [document] if document.tag == "testsuite" else document.findall("testsuite"):
-            suite.set("name", place)
-            for case in suite.findall("testcase"):
-                case.set("name", rename_id(case.get("name", ""), "local", place))
-                hosts = [entry for entry in case.iter("property") if entry.get("name") == "gpu_host"]
-                for entry in hosts:
-                    if entry.get("value") == "local":
-                        entry.set("value", place)
-                if any(merged.speakers.get(entry.get("value", "")) != place for entry in hosts):
-                    suite.remove(case)
+        for found in document.iter("testsuite"):
+            suite = ElementTree.SubElement(root, "testsuite", {**found.attrib, "name": place})
+            suite.extend(_own_cases(found, place, merged.speakers))
             _recount(suite)
             _show_hidden(suite)
-            root.append(suite)
     suite = ElementTree.SubElement(root, "testsuite", {"name": "merge", "tests": str(len(merged.troubles))})
     suite.set("errors", str(len(merged.troubles)))
     suite.set("failures", "0")
@@ -65,6 +58,18 @@ def write_junit(path: Path, merged: Merged) -> None:
         root.set(word, str(sum(int(one.get(word) or 0) for one in root.findall("testsuite"))))
     path.parent.mkdir(parents=True, exist_ok=True)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _own_cases(suite: ElementTree.Element, place: str, speakers: Mapping[str, str]) -> Iterator[ElementTree.Element]:
+    """Give a suite's own cases, not those of suites within it, that are about no host that others speak for."""
+    for case in suite.findall("testcase"):
+        case.set("name", rename_id(case.get("name", ""), "local", place))
+        hosts = [entry for entry in case.iter("property") if entry.get("name") == "gpu_host"]
+        for entry in hosts:
+            if entry.get("value") == "local":
+                entry.set("value", place)
+        if all(speakers.get(entry.get("value", "")) == place for entry in hosts):
+            yield case
 
 
 def _recount(suite: ElementTree.Element) -> None:
@@ -111,7 +116,7 @@ def write_allure(directory: Path, merged: Merged, fleet: Fleet | None) -> int:
             if path.is_symlink() or not path.is_file():
                 continue
             if path.name.endswith(("-result.json", "-container.json")):
-                count += _take_over(path, place, merged.speakers, directory)
+                count += _take_over(path, place, merged, directory)
             elif "-attachment" in path.name:
                 with contextlib.suppress(RecordingError):  # one that is too large is missing in the report
                     data = read_bytes(path, RecordingError, most=MOST_BYTES)
@@ -130,7 +135,7 @@ def write_allure(directory: Path, merged: Merged, fleet: Fleet | None) -> int:
     return count + len(merged.troubles)
 
 
-def _take_over(path: Path, place: str, speakers: Mapping[str, str], directory: Path) -> int:
+def _take_over(path: Path, place: str, merged: Merged, directory: Path) -> int:
     """
     Take over one result or container; one that is damaged was named, and is left out, as is one about another's host.
 
@@ -150,7 +155,8 @@ def _take_over(path: Path, place: str, speakers: Mapping[str, str], directory: P
             about = _rename(result, place)
         except (KeyError, TypeError, AttributeError):
             return 0
-        if any(speakers.get(alias, place) != place for alias in about):
+        others = (about & merged.recording.hosts.keys()) - {place}
+        if any(merged.speakers.get(alias) != place for alias in others):
             return 0
     kind = "result" if is_result else "container"
     (directory / f"{result['uuid']}-{kind}.json").write_text(json.dumps(result), encoding="utf-8")
@@ -233,9 +239,7 @@ def _trouble_result(trouble: Trouble) -> Mapping[str, Any]:
 
 
 def _properties(text: str) -> dict[str, str]:
-    return {
-        name: value for line in text.splitlines() if (parts := line.partition("="))[1] for name, _, value in [parts]
-    }
+    return {name: value for line in text_lines(text) if (parts := line.partition("="))[1] for name, _, value in [parts]}
 
 
 def _joined(environments: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -24,12 +24,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_gpuinfra.capture.capture import Capture
+from pytest_gpuinfra.capture.capture import Capture, asked_ids
 from pytest_gpuinfra.errors import InventoryError, RecordingError
 from pytest_gpuinfra.input_file import members_of, parse_json, read_text
 from pytest_gpuinfra.inventory.inventory import parse_inventory
 from pytest_gpuinfra.inventory.names.named import ALIAS
 from pytest_gpuinfra.masking import Masker
+from pytest_gpuinfra.on_target.probe.probe_answer import flaw_of
 from pytest_gpuinfra.record.model import FORMAT, VERSION, HostData, ResultData, RunData, fault_of
 from pytest_gpuinfra.record.recording_size import bounded
 from pytest_gpuinfra.visible import visible_json
@@ -227,6 +228,10 @@ def _host(alias: str, data: Any, damage: str, known: set[str]) -> RecordedHost |
         host = HostData.model_validate(data)
     except ValidationError as error:
         return f"hosts.{alias}.{fault_of(error)}"
+    capture = Capture(alias=alias, **dict(host.capture))
+    flaw = flaw_of(capture.answers, asked_ids(capture.requests))  # type: ignore[no-untyped-call]
+    if flaw:
+        return f"hosts.{alias}.capture: {flaw}"
     key = json.dumps(host.spec, sort_keys=True)
     if key not in known:
         try:
@@ -234,7 +239,7 @@ def _host(alias: str, data: Any, damage: str, known: set[str]) -> RecordedHost |
         except InventoryError as error:
             return " ".join(error.reason.split())
         known.add(key)
-    return RecordedHost(host.spec, Capture(alias=alias, **dict(host.capture)), host.gathered)
+    return RecordedHost(host.spec, capture, host.gathered)
 
 
 def _results(run: RunData, damage: dict[str, str], path: Path) -> list[Mapping[str, Any]]:

@@ -118,7 +118,8 @@ def _this_machine(alias: str, sources: _Sources) -> SelectedHost:
     """Give this machine under a name of the inventory, or another: a node of a cluster that judges itself."""
     if _alias_of(alias) != alias:
         raise InventoryError(
-            f"--gpu-host=local:{alias}: a name is letters, digits, '.', '_' and '-', and begins with none of '.-'",
+            f"--gpu-host=local:{alias}: a name is letters, digits, '.', '_' and '-', begins with none of '.-', and "
+            "has 180 characters at most",
             remedy="write local:NAME with the node's own name, local:$SLURMD_NODENAME in a job of Slurm",
         )
     if alias in sources.inventory.hosts:
@@ -258,7 +259,7 @@ def _not_followed(recorded: RecordedHost) -> dict[str, Any]:
 def _alias_of(destination: str) -> str:
     """Make a word of a destination: no scheme, no user name, no sign that ids do not have."""
     name = re.sub(r"^ssh://", "", destination).rpartition("@")[2].rstrip("/")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "host"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:180].strip("-._") or "host"
 
 
 def hosts_of_share(hosts: Sequence[SelectedHost], share: int, shares: int) -> list[SelectedHost]:

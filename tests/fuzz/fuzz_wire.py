@@ -35,7 +35,23 @@ RECORDED = Path(__file__).parents[1] / "recorded"
 TEXTS = st.one_of(
     st.text(max_size=40),
     st.text(st.characters(categories=["Cs", "Cc", "Cf"]), max_size=8),
-    st.sampled_from(["", "0", "-1", "\n", "9" * 30, "nan", "0000:01:00.0", "ENOENT: gone", "\x00?{", "[" * 5000, "{}"]),
+    st.sampled_from(
+        [
+            "",
+            "0",
+            "-1",
+            "\n",
+            "9" * 30,
+            "9" * 5000,
+            "²",
+            "nan",
+            "0000:01:00.0",
+            "ENOENT: gone",
+            "\x00?{",
+            "[" * 5000,
+            "{}",
+        ]
+    ),
 )
 SCALARS = st.one_of(
     st.none(),

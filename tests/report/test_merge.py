@@ -428,12 +428,18 @@ def test_reports_about_anothers_host_are_left_out(real_runs: Path, tmp_path: Pat
     for path in (shared / "n2" / "more" / "allure-results").glob("*-result.json"):
         path.write_text(path.read_text().replace('"failed"', '"passed"'))
     shutil.copy(real_runs / "n1" / "junit.xml", shared / "n2" / "more.xml")
-    merged(shared, f"--junitxml={tmp_path / 'all.xml'}", f"--alluredir={tmp_path / 'allure'}")
+    nested = (real_runs / "n1" / "junit.xml").read_text().replace("<testsuite ", "<testsuite><testsuite ", 1)
+    (shared / "n2" / "nested.xml").write_text(nested.replace("</testsuite>", "</testsuite></testsuite>"))
+    for path in (shared / "n2" / "more" / "allure-results").glob("*-result.json"):
+        (path.parent / f"x{path.name}").write_text(path.read_text().replace('"n1"', '"n3"'))
+    merged(shared, "--expect-hosts=n[1-3]", f"--junitxml={tmp_path / 'all.xml'}", f"--alluredir={tmp_path / 'allure'}")
     results = [json.loads(path.read_text()) for path in (tmp_path / "allure").glob("*-result.json")]
     about = [one for one in results if {"name": "target", "value": "n1"} in one["labels"]]
     single = [json.loads(path.read_text()) for path in (real_runs / "n1" / "allure-results").glob("*-result.json")]
     assert len(about) == sum({"name": "target", "value": "n1"} in one["labels"] for one in single)
     assert len({one["historyId"] for one in about}) == len(about)
+    (lost,) = [one for one in results if {"name": "target", "value": "n3"} in one["labels"]]
+    assert lost["status"] == "broken", "nobody speaks for a host that never reported"
     attached = {part["source"] for one in results for part in one.get("attachments", ())}
     assert attached
     assert attached <= {path.name for path in (tmp_path / "allure").iterdir()}

@@ -13,8 +13,10 @@ import pytest
 from pytest_gpuinfra.capture import capture
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.connection.local import LocalConnection
-from pytest_gpuinfra.errors import FactUnavailable
+from pytest_gpuinfra.endpoint.json_text import read_json
+from pytest_gpuinfra.errors import FactUnavailable, RecordingError
 from pytest_gpuinfra.gather.gpu import GpuRuns, GpuRunSettings
+from pytest_gpuinfra.input_file import parse_json
 from pytest_gpuinfra.subjects.service.process import parse_limits
 from pytest_gpuinfra.wire import Lines, WireError, load
 from tests.fuzz.hostile import SAY, HostileConnection, event_output, frame, output, probe_output, session
@@ -169,6 +171,7 @@ def test_half_of_a_process_limits_is_an_error_of_ours() -> None:
         "9" * 5000,
         '"\\ud800"',
         '{"\\udc00": 1}',
+        '{"a": 1, "a": 2}',
         "{",
         "",
     ],
@@ -177,6 +180,23 @@ def test_json_that_nobody_may_pass_on_is_refused(text: str) -> None:
     """Too deep, no number, beyond 64 bits, half a surrogate pair, or no JSON."""
     with pytest.raises(WireError):
         load(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 65 + "]" * 65, "[" * 100000, "[NaN]", "1e999", "9" * 21, '"\\ud800"', "{", ""])
+def test_files_and_servers_are_read_as_strictly(text: str) -> None:
+    """Whatever is refused off the wire is refused in a file and from a server, each in its own error."""
+    with pytest.raises(RecordingError, match=r"x\.json: "):
+        parse_json(text, "x.json", RecordingError)
+    with pytest.raises(WireError):
+        read_json(text)
+
+
+def test_why_json_is_refused_can_be_written_down() -> None:
+    """The place of what is wrong holds keys of the document, which may be no text."""
+    with pytest.raises(WireError) as refused:
+        load('{"\\ud800": [{"a": NaN}]}')
+    str(refused.value).encode()
+    assert "[0].a" in refused.value.place or "ud800" in refused.value.place
 
 
 def test_json_that_may_pass_is_read() -> None:

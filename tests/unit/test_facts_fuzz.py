@@ -7,6 +7,7 @@ Short by default; GPUINFRA_FUZZ_EXAMPLES=20000 makes it long.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import time
@@ -24,7 +25,7 @@ from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
 from pytest_gpuinfra.subjects.boot.confidential import parse_confidential
 from pytest_gpuinfra.subjects.boot.virtualization import parse_virtualization
 from pytest_gpuinfra.subjects.container.config import parse_container_config
-from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes
+from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes, parse_device_tree
 from pytest_gpuinfra.subjects.gpu.driver import (
     parse_driver_parameters,
     parse_driver_version,
@@ -45,6 +46,7 @@ from pytest_gpuinfra.subjects.pci.iommu import parse_group_type, parse_iommu_gro
 from pytest_gpuinfra.subjects.pci.pci_bar import parse_bars
 from pytest_gpuinfra.subjects.pci.pci_link import parse_link_speed_gt_s, parse_link_width
 from pytest_gpuinfra.subjects.service.engine_allreduce import parse_engine_allreduce
+from pytest_gpuinfra.subjects.service.journal import parse_unit_journal
 from pytest_gpuinfra.subjects.service.unit import parse_unit_properties
 from pytest_gpuinfra.subjects.service.unit_file import parse_unit_file
 from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
@@ -256,3 +258,60 @@ def test_no_long_line_takes_long(name: str, text: str) -> None:
     only_our_errors(PARSERS[name], text)
 
     assert time.monotonic() - started < 5.0
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "²", "٣", "-1"])
+@pytest.mark.parametrize("name", sorted(PARSERS))
+def test_numbers_that_are_none_are_refused_in_our_own_words(name: str, digits: str) -> None:
+    """Every number of a recorded text by itself: one that int() takes no more, one that is a digit and no number."""
+    lines = {re.sub(r"\d+", "#", line): line for text in RECORDED for line in text.splitlines() if len(line) < 400}
+    for line in lines.values():
+        for match in list(re.finditer(r"\d+", line))[:6]:
+            only_our_errors(PARSERS[name], line[: match.start()] + digits + line[match.end() :])
+
+
+def test_no_number_is_read_without_a_bound() -> None:
+    """int() raises for thousands of digits, and isdigit() is true of ², which int() does not take."""
+    subjects = Path(parse_kernel_text.__code__.co_filename).parents[1]
+    found = [
+        f"{file.name}: {match[0]}"
+        for file in sorted(subjects.rglob("*.py"))
+        for match in re.finditer(r"\(\?P<\w+>-?\\d[+*][)|]|int\([^()]*\) if \w+\.is", file.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+"""Signs at which str.splitlines() ends a line, and neither kernel nor systemd does."""
+
+
+def test_no_line_is_forged_behind_a_sign_that_ends_none() -> None:
+    """A name that others chose may hold such a sign: what is behind it is part of the same line."""
+    for sign in SEPARATORS:
+        forged = Reading("show", f"Id=a.service\nActiveState=failed{sign}ActiveState=active\n", exit_status=0)
+        assert parse_unit_properties(forged).values["ActiveState"].startswith("failed")
+        if sign >= "\x20":  # the others stand in JSON as escapes
+            entry = {"MESSAGE": f"a{sign}b", "_BOOT_ID": "b", "PRIORITY": "3"}
+            journal = Reading("journal", json.dumps(entry, ensure_ascii=False), exit_status=0)
+            (found,) = parse_kernel_log({"journal": journal}).entries
+            assert found.message == f"a{sign}b"
+        (first,) = parse_kernel_text(Reading("dmesg", f"[ 1.000000] a{sign}[ 2.000000] b", exit_status=0)).entries
+        assert first.time_s == 1.0
+
+
+def test_texts_of_others_are_not_cut_by_splitlines() -> None:
+    """wire.text_lines is there, and on the target split at the line feed: str.splitlines() knows more ends."""
+    package = Path(parse_kernel_text.__code__.co_filename).parents[2]
+    rooms = [package / "subjects", package / "gather", package / "inventory", package / "endpoint", package / "capture"]
+    found = [file.name for room in rooms for file in room.rglob("*.py") if ".splitlines()" in file.read_text("utf-8")]
+    assert found == []
+
+
+@pytest.mark.parametrize("value", ["²", "9" * 5000, -1, 1 << 63, (1 << 64) - 1, 0.5, None, True, [], {}])
+def test_json_of_a_host_with_a_number_that_is_none(value: object) -> None:
+    """Priorities of a unit's journal, and numbers of a device node, whatever JSON can hold in their place."""
+    only_our_errors(parse_unit_journal, json.dumps({"message": "m", "priority": value}))
+    for key in ("mode", "major", "minor"):
+        status = {"mode": 0o020666, "major": 195, "minor": 0, "uid": 0, "gid": 0, key: value}
+        with contextlib.suppress(GpuInfraError):
+            parse_device_tree({"nvidia0": {".": Reading("stat", json.dumps(status))}}, "/dev")

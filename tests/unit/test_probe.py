@@ -55,6 +55,15 @@ def test_files_links_and_listings_give_text_or_errno(tmp_path: Path) -> None:
     assert json.loads(node["stat"].text or "")["size"] == 9
 
 
+def test_a_name_that_others_chose_is_one_line(tmp_path: Path) -> None:
+    """A line feed in a file's name, or in a link, makes no second name."""
+    (tmp_path / "a\nb").touch()
+    (tmp_path / "link").symlink_to("a\nb")
+    node = ask(capture.node("x", capture.listing("names", f"{tmp_path}"), capture.link("link", f"{tmp_path}/link")))
+    assert node.node("x")["names"].text == "a\\x0ab\nlink"
+    assert node.node("x")["link"].text == "a\\x0ab"
+
+
 def test_text_that_was_cut_is_no_text(tmp_path: Path) -> None:
     """Of a file that is too long, what stands behind the cut is unknown; nobody may take the rest for the whole."""
     (tmp_path / "long").write_text("a\n" * 140000)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""What a host is called in ids, files and reports."""
+ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""What a host is called in ids, files and reports; names of files, which hold it, have 255 bytes at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import subprocess
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.inventory.names.hostlist import expand
 from pytest_gpuinfra.inventory.names.named import NamedHost
+from pytest_gpuinfra.wire import text_lines
 
 ARGV = ("sinfo", "--Node", "--noheader", "--format", "%R|%N|%o")
 """What is run on this machine, and nothing else."""
@@ -43,7 +44,7 @@ def pick_slurm_hosts(text: str, wanted: str) -> list[NamedHost]:
     subject = f"--gpu-host=slurm:{wanted}"
     addresses: dict[str, str] = {}
     partitions: dict[str, list[str]] = {}
-    for line in text.splitlines():
+    for line in text_lines(text):
         fields = line.strip().split("|")
         if len(fields) != 3 or not fields[1]:
             raise InventoryError(f"{subject}: sinfo printed a line of another shape: {line!r}")

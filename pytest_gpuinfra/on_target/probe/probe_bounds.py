@@ -21,8 +21,8 @@ LEFT_BEHIND_S = 1.0
 
 
 def name_text(name):
-    """Give a name of the file system as text that any encoding takes; what is no UTF-8 as backslash escapes."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    """Give a name of the file system as a line that any encoding takes; what does not fit as backslash escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace").replace("\n", "\\x0a")
 
 
 def open_regular(path):

@@ -108,7 +108,7 @@ def read_sample(path, patterns):
     names = read_list(path, patterns)
     if "t" not in names and not names["e"].startswith("ENOTDIR"):
         return names
-    files = [os.path.join(path, name) for name in names["t"].splitlines()] if "t" in names else [path]
+    files = [os.path.join(path, name) for name in names["t"].split("\n") if name] if "t" in names else [path]
     seen = {}
     for file in files:
         if len(seen) < 3 and os.path.isfile(file):

@@ -75,7 +75,7 @@ def answer_service(request, answers):
     names = request["names"]
     show = run_command(["systemctl", "show", "--no-pager", "-p", request["properties"], "--", unit], 1 << 20, 10.0)
     shown = {}
-    for line in show.get("t", "").splitlines():
+    for line in show.get("t", "").split("\n"):
         key, _, value = line.partition("=")
         shown.setdefault(key, []).append(value)
     if "t" in show:
@@ -131,7 +131,7 @@ def read_files(unit, shown, names, paths):
             if "t" not in listing and listing["e"].startswith("ENOENT"):
                 continue
             yield "directory " + directory, {"names": listing}
-            for file in listing.get("t", "").splitlines():
+            for file in filter(None, listing.get("t", "").split("\n")):
                 path = os.path.join(directory, file)
                 if path not in known:
                     yield "drop-in " + path, {"text": read_masked(path), "stat": read_stat(path)}
@@ -171,7 +171,7 @@ def read_journal(unit, invocation):
     if "t" not in answer:
         return answer
     kept = []
-    for line in answer["t"].splitlines():
+    for line in answer["t"].split("\n"):
         try:
             entry = json.loads(line)
         except ValueError:
@@ -273,7 +273,7 @@ def run_startup(subject, names):
     if status is None:
         return {"e": "ETIMEDOUT: %s did not start within 15 s, or wrote too much" % subject.executable}
     try:
-        seen = json.loads(decode(out).strip().splitlines()[-1])
+        seen = json.loads(decode(out).strip().split("\n")[-1])
         if not is_start(seen):
             raise ValueError("another shape")
     except (ValueError, IndexError, RecursionError):

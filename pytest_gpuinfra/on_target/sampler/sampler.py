@@ -198,7 +198,7 @@ class NvidiaSmi:
             raise UnreadableError("nvidia-smi: no answer within 20 s")
         if seen.status:
             raise UnreadableError("nvidia-smi: status %d: %s" % (seen.status, (err or out).strip()[-300:]))
-        return [[word.strip() for word in line.split(",")] for line in out.splitlines() if line.strip()]
+        return [[word.strip() for word in line.split(",")] for line in out.split("\n") if line.strip()]
 
     def gpus(self):
         rows = self.ask("--query-gpu=pci.bus_id,uuid,memory.total,name")
@@ -294,7 +294,7 @@ def describe(pid, port):
     """Give what /proc tells of a process."""
     argv = read("/proc/%d/cmdline" % pid).rstrip("\0").split("\0")
     parents = parents_of(pid)
-    groups = [line.split(":", 2)[-1] for line in read("/proc/%d/cgroup" % pid).splitlines()]
+    groups = [line.split(":", 2)[-1] for line in read("/proc/%d/cgroup" % pid).split("\n") if line]
     return {
         "pid": pid,
         "name": read("/proc/%d/comm" % pid).strip(),

@@ -12,7 +12,7 @@ from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import ParseError
 
 _BOOT_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
-_UPTIME = re.compile(r"(\d+(?:\.\d+)?)\s+\d+(?:\.\d+)?")
+_UPTIME = re.compile(r"(\d{1,18}(?:\.\d+)?)\s+\d+(?:\.\d+)?")
 _RELEASE = re.compile(r"\d+\.\d+\S*")
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import ParseError
+from pytest_gpuinfra.wire import text_lines
 
 _LINE = re.compile(r"(?P<key>[a-z][\w.-]*)\s*[:=]\s*(?P<value>.*)")
-_ALLOW = re.compile(r"(?P<kind>[abc])(?:\s+(?P<major>\d+|\*):(?P<minor>\d+|\*))?(?:\s+(?P<rights>[rwm]+))?")
+_ALLOW = re.compile(r"(?P<kind>[abc])(?:\s+(?P<major>\d{1,18}|\*):(?P<minor>\d{1,18}|\*))?(?:\s+(?P<rights>[rwm]+))?")
 _DEVICE_KEY = re.compile(r"dev\d+")
 
 
@@ -69,7 +70,7 @@ def parse_container_config(reading: Reading) -> ContainerConfig:
     majors: set[int] = set()
     allows_all = False
     text = reading.require(remedy="reading a container's configuration needs root on the host")
-    for number, line in enumerate((line.strip() for line in text.splitlines()), 1):
+    for number, line in enumerate((line.strip() for line in text_lines(text)), 1):
         if line.startswith("["):
             break
         if not line or line.startswith("#"):

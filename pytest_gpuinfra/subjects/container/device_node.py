@@ -8,6 +8,7 @@ Linux Documentation/admin-guide/devices.txt (195 is NVIDIA's; the major of nvidi
 
 from __future__ import annotations
 
+import operator
 import re
 import stat
 from collections.abc import Mapping
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading, Tree
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.wire import load
+from pytest_gpuinfra.wire import load, text_lines
 
 _LINE = re.compile(
     r"(?P<kind>[bc])(?P<mode>[rwxsStT-]{9})[.+@]?\s+\d+\s+(?P<owner>\S+)\s+(?P<group>\S+)\s+"
-    r"(?P<major>\d+),\s*(?P<minor>\d+)\s+(?:.*\s)?(?P<path>/\S+)"
+    r"(?P<major>\d{1,18}),\s*(?P<minor>\d{1,18})\s+(?:.*\s)?(?P<path>/\S+)"
 )
 _COMPLAINT = re.compile(r"ls: (?:cannot access|cannot open) .*|.*: No such file or directory")
 
@@ -62,13 +63,12 @@ def parse_device_tree(tree: Tree, root: str = "/dev") -> tuple[DeviceNode, ...]:
         reading = node["."]
         try:
             seen = load(reading.require(remedy="ask as root"))
-            mode = int(seen["mode"])
-            numbers = int(seen["major"]), int(seen["minor"])
-        except (ValueError, KeyError, TypeError):
+            mode, major, minor = (operator.index(seen[name]) for name in ("mode", "major", "minor"))
+            kind = stat.filemode(mode)
+        except (ValueError, KeyError, TypeError, OverflowError):
             raise ParseError(reading.source, 1, reading.text or "", "not the status of a file") from None
-        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            words = stat.filemode(mode)[1:]
-            nodes.append(DeviceNode(f"{root}/{name}", *numbers, words, str(seen["uid"]), str(seen["gid"])))
+        if kind[0] in "cb":
+            nodes.append(DeviceNode(f"{root}/{name}", major, minor, kind[1:], str(seen["uid"]), str(seen["gid"])))
     return tuple(sorted(nodes, key=lambda node: node.path))
 
 
@@ -82,7 +82,7 @@ def parse_majors(reading: Reading) -> Mapping[str, int]:
     """
     text = reading.require(remedy="is /proc mounted there?")
     part = text.partition("Character devices:")[2].partition("Block devices:")[0]
-    majors = {match[2]: int(match[1]) for match in re.finditer(r"^\s*(\d+) (\S+)$", part, re.MULTILINE)}
+    majors = {match[2]: int(match[1]) for match in re.finditer(r"^\s*(\d{1,18}) (\S+)$", part, re.MULTILINE)}
     if not majors:
         raise ParseError(reading.source, 1, text, "no character devices")
     return majors
@@ -108,7 +108,7 @@ def parse_device_nodes(reading: Reading) -> tuple[DeviceNode, ...]:
         ParseError: A line is no entry of a list.
     """
     nodes = []
-    lines = [line.strip() for line in reading.require().splitlines() if line.strip()]
+    lines = [line.strip() for line in text_lines(reading.require()) if line.strip()]
     for number, line in enumerate(lines, 1):
         match = _LINE.fullmatch(line)
         if match:

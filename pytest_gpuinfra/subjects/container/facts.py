@@ -18,6 +18,7 @@ from pytest_gpuinfra.subjects.gpu.smi_query import SMI_FIELDS, parse_gpu_query
 from pytest_gpuinfra.subjects.gpu.table import GpuTable
 from pytest_gpuinfra.subjects.service.filesystem import Mount, Space, mount_of, parse_mounts, parse_sample, parse_space
 from pytest_gpuinfra.subjects.service.process import fields_of, parse_limits
+from pytest_gpuinfra.wire import integer, text_lines
 
 _DRIVER = "is the nvidia driver loaded on the host? (lsmod, nvidia-modprobe -u)"
 
@@ -53,9 +54,10 @@ class ContainerFacts:
         """Seconds from the host's boot to the start of its init."""
         reading = self._inside("init")
         fields = reading.require(remedy="is /proc mounted in the container?").rpartition(")")[2].split()
-        if len(fields) < 20 or not fields[19].isdigit():
+        ticks = integer(fields[19]) if len(fields) > 19 else None
+        if ticks is None:
             raise ParseError(reading.source, 1, reading.text or "", "not the status of a process")
-        return int(fields[19]) / fields_of(self._inside("clock")).positive("ticks_a_second")
+        return ticks / fields_of(self._inside("clock")).positive("ticks_a_second")
 
     @cached_property
     def mounts(self) -> tuple[Mount, ...]:
@@ -115,9 +117,9 @@ class ContainerFacts:
             raise FactUnavailable(
                 "/proc/driver/nvidia/gpus", f"the host's driver does not handle {address}", remedy=_DRIVER
             )
-        for line in reading.require().splitlines():
+        for line in text_lines(reading.require()):
             key, _, value = line.partition(":")
-            if key.strip() == "Device Minor" and value.strip().isdigit():
+            if key.strip() == "Device Minor" and integer(value.strip()) is not None:
                 return f"/dev/nvidia{value.strip()}"
         raise FactUnavailable(reading.source, "it tells no Device Minor")
 
@@ -135,7 +137,7 @@ class ContainerFacts:
     def library_versions(self) -> tuple[str, ...]:
         """Versions of the driver's libraries inside."""
         readings = [self._one("inside_driver", path) for path in LIBRARIES]
-        listed = [f"{reading.source}/{name}" for reading in readings for name in (reading.text or "").splitlines()]
+        listed = [f"{reading.source}/{name}" for reading in readings for name in text_lines(reading.text or "")]
         refused = [reading for reading in readings if reading.text is None and not reading.missing]
         if refused and not listed:
             refused[0].require()
@@ -158,7 +160,7 @@ def parse_failed_units(reading: Reading) -> tuple[str, ...]:
     """
     text = reading.require_success(remedy="is systemd the init there?")
     units = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text_lines(text), 1):
         words = line.lstrip("\u25cf* ").split()
         if len(words) < 4 or "." not in words[0]:
             raise ParseError(reading.source, number, line, "not a unit")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.masking import last_of
-from pytest_gpuinfra.wire import load
+from pytest_gpuinfra.wire import load, text_lines
 
 _NONE = re.compile(
     r"does not exist|doesn't exist|no such (?:container|object|machine)|no machine|not found|no container with", re.I
@@ -60,7 +60,7 @@ def parse_container_state(kind: str, name: str, node: Node) -> ContainerState:
         match = re.fullmatch(r"status: (\w+)", text)
         return ContainerState(_word(match[1] if match else None, node["state"]), *_pct_autostart(node))
     if kind == "lxc":
-        word = text.splitlines()[0].lower() if text else None
+        word = text_lines(text)[0].lower() if text else None
         return ContainerState(_word(word, node["state"]), *_lxc_autostart(node))
     if kind in ("incus", "lxd"):
         return _lxd(node["state"], text, name)

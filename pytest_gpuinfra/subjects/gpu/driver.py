@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.wire import text_lines
 
-_LINE = re.compile(r"(?P<name>\w+): ?(?:\"(?P<text>.*)\"|(?P<number>\d+))")
+_LINE = re.compile(r"(?P<name>\w+): ?(?:\"(?P<text>.*)\"|(?P<number>\d{1,18}))")
 _VERSION = re.compile(r"NVRM version: (?P<kind>.*?)\s+(?P<version>\d+\.\d+(?:\.\d+)?)(?:\s|$)")
 _MODULE_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
 
@@ -91,7 +92,7 @@ def parse_driver_parameters(reading: Reading) -> DriverParameters:
     """
     text = reading.require(remedy="is the nvidia driver loaded on the target? (lsmod, dmesg)")
     values: dict[str, int | str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text_lines(text), 1):
         if not line.strip():
             continue
         match = _LINE.fullmatch(line.strip())
@@ -112,7 +113,7 @@ def parse_driver_version(reading: Reading) -> DriverVersion:
         ParseError: Its first line names no version.
     """
     text = reading.require(remedy="is the nvidia driver loaded on the target? (lsmod, dmesg)")
-    first = text.strip().splitlines()[0] if text.strip() else ""
+    first = text_lines(text.strip())[0] if text.strip() else ""
     match = _VERSION.match(first)
     if not match:
         raise ParseError(reading.source, 1, first, "no driver version")

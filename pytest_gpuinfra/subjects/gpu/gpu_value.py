@@ -26,8 +26,8 @@ _ERRORS = re.compile(
     r"|in use|driver not loaded|insufficient power|irq issue|corrupted|reset required",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"(?P<number>-?\d+(?:\.\d+)?)\s*(?P<unit>[%A-Za-z/]*)")
-_LINK = re.compile(r"(?P<number>\d+)x")
+_NUMBER = re.compile(r"(?P<number>-?\d{1,18}(?:\.\d+)?)\s*(?P<unit>[%A-Za-z/]*)")
+_LINK = re.compile(r"(?P<number>\d{1,18})x")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable
+from pytest_gpuinfra.wire import text_lines
 
 _RESTART = "the container lost its GPU devices (a systemd reload on the host does that): restart it"
 _MISMATCH = "user-space library and loaded kernel module differ: reboot, or reload the module; in a container update it"
@@ -76,7 +77,7 @@ def find_smi_failure(text: str) -> SmiFailure | None:
     lowered = text.lower()
     if not any(needle in lowered for needle in _NEEDLES):
         return None
-    for line in text.splitlines():
+    for line in text_lines(text):
         for kind, pattern, remedy in _KINDS:
             if pattern.search(line):
                 version = _NVML_VERSION.search(text)

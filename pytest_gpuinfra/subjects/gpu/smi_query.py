@@ -15,6 +15,7 @@ from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
 from pytest_gpuinfra.subjects.gpu.nvidia_smi import smi_text
 from pytest_gpuinfra.subjects.gpu.table import GpuRow, GpuTable, canonical_name
+from pytest_gpuinfra.wire import text_lines
 
 SMI_FIELDS = ("index", "pci.bus_id", "uuid", "name", "driver_version")
 _NUMERIC = re.compile(
@@ -40,7 +41,7 @@ def parse_gpu_query(reading: Reading, columns: Sequence[str] | None = None) -> G
         FactUnavailable: nvidia-smi printed a message in place of data, or no GPU.
         ParseError: A row has another number of values than there are fields, or there is no header.
     """
-    lines = [line for line in smi_text(reading).splitlines() if line.strip()]
+    lines = [line for line in text_lines(smi_text(reading)) if line.strip()]
     start = 0
     if columns is None:
         columns = _cells(lines[0])

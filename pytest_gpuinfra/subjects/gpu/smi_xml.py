@@ -14,6 +14,7 @@ from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
 from pytest_gpuinfra.subjects.gpu.nvidia_smi import smi_text
 from pytest_gpuinfra.subjects.gpu.table import GpuProcess, GpuRow, GpuTable, MigDevice
+from pytest_gpuinfra.wire import integer, text_lines
 
 # Field of --query-gpu: element of the XML, older places behind newer ones.
 _FIELDS: dict[str, tuple[str, ...]] = {
@@ -80,7 +81,7 @@ def parse_gpu_xml(reading: Reading) -> GpuTable:
     try:
         root = ElementTree.fromstring(text[begin:] if begin >= 0 else text)
     except ElementTree.ParseError as error:
-        line = text.splitlines()[min(error.position[0], len(text.splitlines())) - 1]
+        line = text_lines(text)[min(error.position[0], len(text_lines(text))) - 1]
         raise ParseError(reading.source, error.position[0], line, f"no XML ({error})") from None
     if root.tag != "nvidia_smi_log":
         raise ParseError(reading.source, 1, root.tag, "not nvidia-smi's document")
@@ -142,6 +143,7 @@ def _text(element: ElementTree.Element, path: str) -> str | None:
 
 def _integer(element: ElementTree.Element, path: str) -> int:
     text = _text(element, path) or ""
-    if not text.isdigit():
+    number = integer(text)
+    if number is None:
         raise ParseError("nvidia-smi -q -x", 0, f"{path}: {text}", "not a number")
-    return int(text)
+    return number

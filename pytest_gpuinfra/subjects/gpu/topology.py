@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.gpu.nvidia_smi import smi_text
+from pytest_gpuinfra.wire import text_lines
 
 P2P_WORDS = {
     "OK": "granted",
@@ -95,7 +96,7 @@ def parse_topology(reading: Reading) -> Topology:
         FactUnavailable: nvidia-smi printed a message in place of a matrix.
         ParseError: There is no matrix, or a row does not fit its header.
     """
-    lines = _ESCAPE.sub("", smi_text(reading)).splitlines()
+    lines = text_lines(_ESCAPE.sub("", smi_text(reading)))
     matrices: list[tuple[tuple[str, ...], list[tuple[int, str, list[str]]]]] = []
     nics = {}
     for number, line in enumerate(lines, 1):

@@ -16,7 +16,7 @@ from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
 
 _PCI = re.compile(r"\b[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b")
 _RAS = re.compile(
-    r"(?P<count>\d+) (?:new )?(?P<what>uncorrectable|correctable|deferred) hardware errors detected in "
+    r"(?P<count>\d{1,18}) (?:new )?(?P<what>uncorrectable|correctable|deferred) hardware errors detected in "
     r"(?P<total>total in )?(?P<block>\w+) block"
 )
 _EVENTS = tuple(

@@ -44,11 +44,11 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             r"|\bGSP[- ]?(?:RM)?\b.*(?:heartbeat timed out|failed to (?:boot|start|load))"
             r"|kgspIsHeartbeatTimedOut|\b_?kgsp\w*: .*(?:failed|timed out))[^:]*(?:: (?P<status>0x\w+))?",
         ),
-        ("init", "probe", r"NVRM:? The NVIDIA probe routine failed for (?P<count>\d+) device"),
+        ("init", "probe", r"NVRM:? The NVIDIA probe routine failed for (?P<count>\d{1,18}) device"),
         (
             "init",
             "probe",
-            r"\bnvidia\b.*\bprobe (?:of|with driver nvidia)\b.*failed with error (?P<status>-\d+)",
+            r"\bnvidia\b.*\bprobe (?:of|with driver nvidia)\b.*failed with error (?P<status>-\d{1,18})",
         ),
         (
             "init",
@@ -61,7 +61,7 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("init", "unsupported", r"NVRM:?.*requires use of the NVIDIA (?:NVRM:\s+)?open kernel modules"),
         ("init", "vbios", r"NVRM:?.*Failed to copy vbios to system memory"),
         ("mismatch", "api", r"NVRM:?.*API mismatch"),
-        ("notice", "not-probed", r"NVRM:? The NVIDIA probe routine was not called for (?P<count>\d+) device"),
+        ("notice", "not-probed", r"NVRM:? The NVIDIA probe routine was not called for (?P<count>\d{1,18}) device"),
         ("notice", "peermem", r"\bnvidia[-_]peermem\b.*\bERROR\b"),
     )
 )

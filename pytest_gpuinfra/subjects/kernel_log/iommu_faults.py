@@ -17,7 +17,7 @@ from pytest_gpuinfra.subjects.kernel_log.iommu_fault_arm import read_arm
 from pytest_gpuinfra.subjects.kernel_log.iommu_fault_intel import read_intel
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
 
-_SUPPRESSED = re.compile(r"(?<!\w)(?P<function>\w*(?:iommu|dmar|smmu)\w*): (?P<count>\d+) callbacks suppressed")
+_SUPPRESSED = re.compile(r"(?<!\w)(?P<function>\w*(?:iommu|dmar|smmu)\w*): (?P<count>\d{1,18}) callbacks suppressed")
 _NEEDLES = (
     "AMD",
     "DMAR",

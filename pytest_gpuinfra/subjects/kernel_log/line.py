@@ -22,7 +22,7 @@ _PREFIX = re.compile(
         (
             r"<(?P<raw>\d{1,3})>",
             rf"(?:kern|user|mail|daemon|auth|syslog|local\d)\s*:(?P<level>{'|'.join(_LEVELS)})\s*:\s*",
-            r"\[\s*(?P<time>\d+\.\d+)(?:\s*<[\s\d.]*>)?\]\s*",
+            r"\[\s*(?P<time>\d{1,18}\.\d+)(?:\s*<[\s\d.]*>)?\]\s*",
             r"\[\s*[TC]\d+\]\s*",
             r"\[\s*\+\d+\.\d+\]\s*",
             rf"\[{_MONTH}\s*\d+ \d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\]\s*",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
-from pytest_gpuinfra.wire import load
+from pytest_gpuinfra.wire import integer, load, text_lines
 
 TOO_LONG = "(too long: journalctl gives null)"
 """Stands for a message that the journal has and does not show."""
@@ -27,7 +27,7 @@ def parse_journal(text: str, source: str) -> tuple[KernelLogEntry, ...]:
     """
     boots: list[str] = []
     entries: list[tuple[str, KernelLogEntry]] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text_lines(text), 1):
         if not line.strip():
             continue
         try:
@@ -74,4 +74,4 @@ def _seconds(record: dict[str, object]) -> float | None:
 
 
 def _number(value: object) -> int | None:
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else None
+    return integer(value) if isinstance(value, str) else None

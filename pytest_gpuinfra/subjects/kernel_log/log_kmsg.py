@@ -15,7 +15,9 @@ from itertools import pairwise
 from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
 
-_RECORD = re.compile(r"(?P<priority>\d{1,5}),(?P<sequence>\d+),(?P<us>\d+),(?P<flags>[^,;]*)(?:,[^;]*)?;(?P<text>.*)")
+_RECORD = re.compile(
+    r"(?P<priority>\d{1,5}),(?P<sequence>\d{1,18}),(?P<us>\d{1,18}),(?P<flags>[^,;]*)(?:,[^;]*)?;(?P<text>.*)"
+)
 _ESCAPED = re.compile(r"(?:\\x[0-9a-f]{2})+")
 
 

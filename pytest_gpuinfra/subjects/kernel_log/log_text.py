@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry, split_kernel_line
+from pytest_gpuinfra.wire import text_lines
 
 REMEDY = "reading the kernel log needs root here (kernel.dmesg_restrict): connect as root or use --gpu-sudo"
 
@@ -47,7 +48,7 @@ def parse_log_text(text: str, source: str) -> tuple[KernelLogEntry, ...]:
     entries: list[KernelLogEntry] = []
     complaints: list[str] = []
     recognised = False
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text_lines(text), 1):
         if _NEW_BOOT.match(line):
             entries.clear()
         if not line.strip() or _NOTE.match(line):

@@ -16,10 +16,10 @@ from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
 
 _OOM = re.compile(
     r"(?P<scope>Memory cgroup out|Out) of memory(?: \(oom_kill_allocating_task\))?: "
-    r"Kill(?:ed)? process (?P<pid>\d+) \((?P<name>.*?)\)"
+    r"Kill(?:ed)? process (?P<pid>\d{1,18}) \((?P<name>.*?)\)"
 )
 _APEI = re.compile(r"\[Hardware Error\]: event severity: (?P<severity>\w+)")
-_EDAC = re.compile(r"EDAC \S+: (?P<count>\d+) (?P<what>CE|UE) ")
+_EDAC = re.compile(r"EDAC \S+: (?P<count>\d{1,18}) (?P<what>CE|UE) ")
 _MCE = re.compile(
     r"\[Hardware Error\]: (?:CPU \d+: Machine Check(?: Exception)?: "
     r"|(?P<word>Corrected|Uncorrected|Deferred) error, )"

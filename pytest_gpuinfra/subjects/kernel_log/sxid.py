@@ -18,7 +18,7 @@ from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
 
 _SXID = re.compile(
     r"(?<![\w-])(?P<switch>[\w-]*nvswitch\d*):? SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): "
-    r"(?P<code>\d+)(?:,\s*(?P<rest>.*))?$"
+    r"(?P<code>\d{1,18})(?:,\s*(?P<rest>.*))?$"
 )
 _MORE = re.compile(r"(?:Severity \d|Data \{)")
 _LINK = re.compile(r"\bLink (-?\d+)\b")

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
+from pytest_gpuinfra.wire import integer
 
-_XID = re.compile(r"NVRM:?\s*(?:GPU\d+ )?Xid \((?P<where>[^)]*)\): (?P<code>\d+)(?:,\s*(?P<rest>.*))?$")
+_XID = re.compile(r"NVRM:?\s*(?:GPU\d+ )?Xid \((?P<where>[^)]*)\): (?P<code>\d{1,18})(?:,\s*(?P<rest>.*))?$")
 _WHERE = re.compile(r"(?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)(?:\s+GPU-I:(?P<mig>\w+))?")
 _MENTIONED = re.compile(r"NVRM:?\s*(?:GPU\d+ )?Xid\b")
-_PID = re.compile(r"pid='?(?P<pid>\d+|<unknown>|-\d+)'?(?:,\s*name=(?P<name>.*?))?(?:,\s+|$)")
+_PID = re.compile(r"pid='?(?P<pid>\d{1,18}|<unknown>|-\d+)'?(?:,\s*name=(?P<name>.*?))?(?:,\s+|$)")
 _NVLINK = re.compile(
     r"(?P<unit>[A-Z][A-Z0-9_]+(?:\s+[A-Z]\w+)?)\s+(?P<severity>Fatal|Non-?fatal)\s+XC\d+\s+i\d+\s+"
     r"Link\s+(?P<link>-?\d+)(?:\s+\((?P<values>[^)]*)\))?",
@@ -112,7 +113,7 @@ def _read(entry: KernelLogEntry) -> KernelFault | None:
         device=device,
         code=int(match["code"]),
         text=text,
-        pid=int(process["pid"]) if process and process["pid"].isdigit() else None,
+        pid=integer(process["pid"]) if process else None,
         process=process["name"] if process and process["name"] not in (None, "<unknown>") else None,
         mig_instance=where["mig"],
         unit=nvlink["unit"] if nvlink else None,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pytest_gpuinfra.capture.reading import Node, Reading, Tree
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.pci_address import normalise_pci_address
+from pytest_gpuinfra.wire import integer
 
 _TRANSLATED = {"identity": False, "DMA": True, "DMA-FQ": True}
 _KNOWN = frozenset({*_TRANSLATED, "blocked", "unmanaged", "unknown"})
@@ -142,12 +143,13 @@ def translates(group_type: str, source: str) -> bool:
 
 
 def _group(name: str, node: Node) -> IommuGroup:
-    if not name.isascii() or not name.isdigit():
+    number = integer(name)
+    if number is None:
         raise ParseError("/sys/kernel/iommu_groups", 0, name, "not a group number")
     path = f"/sys/kernel/iommu_groups/{name}"
     listing = node.get("devices/") or Reading(f"{path}/devices", None, "not asked for")
     members = tuple(sorted(_member(line) for line in listing.require().split()))
-    return IommuGroup(int(name), members, node.get("type") or Reading(f"{path}/type", None, "not asked for"))
+    return IommuGroup(number, members, node.get("type") or Reading(f"{path}/type", None, "not asked for"))
 
 
 def _member(name: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import ParseError
+from pytest_gpuinfra.wire import text_lines
 
 _LINE = re.compile(r"0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16})", re.IGNORECASE)
 
@@ -54,7 +55,7 @@ def parse_bars(reading: Reading) -> tuple[Bar, ...]:
         FactUnavailable: The file could not be read.
         ParseError: It is empty, or a line is not three hexadecimal numbers.
     """
-    lines = reading.require().splitlines()
+    lines = text_lines(reading.require())
     if not lines:
         raise ParseError(reading.source, 0, "", "no resource line")
     bars = []

@@ -25,7 +25,7 @@ def parse_link_speed_gt_s(reading: Reading) -> float | None:
         FactUnavailable: The file is there and could not be read.
         ParseError: The text is no speed.
     """
-    match = _match(reading, r"(\d+(?:\.\d+)?) GT/s(?: PCIe)?")
+    match = _match(reading, r"(\d{1,9}(?:\.\d+)?) GT/s(?: PCIe)?")
     return float(match[1]) if match else None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuinfra.on_target.probe.probe_names import MASK
+from pytest_gpuinfra.wire import text_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Drift:
 def diff_texts(expected: str, observed: str, expected_name: str, observed_name: str) -> str:
     """Give the unified diff of two texts; "" if their lines are the same."""
     lines = difflib.unified_diff(
-        expected.splitlines(), observed.splitlines(), expected_name, observed_name, lineterm="", n=2
+        text_lines(expected), text_lines(observed), expected_name, observed_name, lineterm="", n=2
     )
     return "\n".join(lines)
 

@@ -20,7 +20,7 @@ _ENGINES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("llama.cpp", re.compile(r"\bllama-server\b|\bllama_cpp\.server\b")),
     ("TensorRT-LLM", re.compile(r"\btrtllm-(?:serve|llmapi-launch)\b|\btensorrt_llm\b")),
 )
-_RANK = re.compile(r"(?:^|[_:\s])TP(?P<tp>\d+)(?:[_\s]|$)")
+_RANK = re.compile(r"(?:^|[_:\s])TP(?P<tp>\d{1,18})(?:[_\s]|$)")
 _GROUP = re.compile(r"(?:^|[_:\s])(?:DP|PP)\d+(?=[_\s])")
 
 

@@ -20,6 +20,7 @@ from pytest_gpuinfra.subjects.service.transport import BEGINNING, SeenTransport,
 from pytest_gpuinfra.subjects.service.unit import UnitState, parse_unit_state
 from pytest_gpuinfra.subjects.service.unit_file import UnitFile, parse_unit_file
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments
+from pytest_gpuinfra.wire import text_lines
 
 _NO_SUCH = "its name is wrong, or it is somewhere else (`container` in the inventory?): systemctl list-unit-files"
 
@@ -86,7 +87,7 @@ class ServiceFacts:
         """What `systemd-analyze verify` says of it; () if nothing."""
         reading = self._one("", "verify")
         text = reading.require(remedy="systemd-analyze comes with systemd")
-        lines = tuple(line for line in f"{text}\n{reading.stderr}".splitlines() if line.strip())
+        lines = tuple(line for line in text_lines(f"{text}\n{reading.stderr}") if line.strip())
         names = [self.state.name, *(file.name for file in self.files)]
         own = tuple(line for line in lines if any(name in line for name in names))
         if reading.exit_status and not own:
@@ -273,13 +274,13 @@ class ServiceFacts:
 
     def _manager(self) -> Mapping[str, str]:
         text = self._one("", "manager").require()
-        return split_assignments(text.splitlines())[0]
+        return split_assignments(text_lines(text))[0]
 
     def _assignments(self, path: str) -> Mapping[str, str]:
         node = self.tree.get(f"environment {path}")
         values = {}
         there = node is not None and not node["text"].missing
-        for line in node["text"].require().splitlines() if node and there else ():
+        for line in text_lines(node["text"].require()) if node and there else ():
             name, sign, value = line.partition("=")
             value = value.strip()
             if sign:

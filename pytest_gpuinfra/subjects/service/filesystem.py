@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.service.process import fields_of
-from pytest_gpuinfra.wire import WireError, load_object
+from pytest_gpuinfra.wire import WireError, load_object, text_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def parse_mounts(reading: Reading) -> tuple[Mount, ...]:
         ParseError: A line is no mount, or there is none.
     """
     mounts = []
-    for number, line in enumerate(reading.require(remedy="is /proc mounted there?").splitlines(), 1):
+    for number, line in enumerate(text_lines(reading.require(remedy="is /proc mounted there?")), 1):
         fields = [re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), field) for field in line.split(" ")]
         if len(fields) < 4:
             raise ParseError(reading.source, number, line, "not a mount")

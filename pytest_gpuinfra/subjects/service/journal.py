@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.wire import load
+from pytest_gpuinfra.wire import integer, load, text_lines
 
 _KILL = re.compile(
     r"has been killed by the OOM killer|Failed with result 'oom-kill'|Out of memory: Killed process", re.IGNORECASE
@@ -85,13 +85,13 @@ def parse_unit_journal(reading: Reading) -> UnitJournal:
     remedy = "is there a journal, and may this user read it? (root, group systemd-journal, journald's limits)"
     text = reading.require_success(remedy=remedy)
     lines = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text_lines(text), 1):
         try:
             entry = load(line)
             message, priority = str(entry["message"]), entry["priority"]
         except (ValueError, KeyError, TypeError):
             raise ParseError(reading.source, number, line, "not an entry of a journal") from None
-        lines.append(LogLine(message, int(priority) if str(priority).isdigit() else None))
+        lines.append(LogLine(message, integer(str(priority))))
     if not lines:
         raise FactUnavailable(reading.source, "it holds no line since the unit's start", remedy=remedy)
     return UnitJournal(tuple(lines), reading.source)

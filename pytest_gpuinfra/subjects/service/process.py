@@ -19,7 +19,7 @@ from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.masking import first_of, mask_data
 from pytest_gpuinfra.subjects.event import ProgramEvent, load_event
-from pytest_gpuinfra.wire import WireError, load
+from pytest_gpuinfra.wire import WireError, integer, load, text_lines
 
 _ROOT = "reading another user's process needs root (--gpu-sudo)"
 _TITLE = re.compile(r"[\w.-]+::|VLLM::|\w+: ")
@@ -106,21 +106,22 @@ def parse_process(pid: int, node: Node) -> ServiceProcess | None:
     text = stat.require()
     name = text.partition("(")[2].rpartition(")")[0]
     fields = text.rpartition(")")[2].split()
-    if len(fields) < 20 or not fields[1].isdigit() or not fields[19].isdigit():
+    parent, started = (integer(field) for field in (fields[1], fields[19])) if len(fields) > 19 else (None, None)
+    if parent is None or started is None:
         raise ParseError(stat.source, 1, text, "not the status of a process")
     executable = (node["exe"].text or "").removesuffix(" (deleted)")
     argv, renamed = _argv(node["argv"], executable)
     environment, error = _environment(node["environ"])
     return ServiceProcess(
         pid,
-        int(fields[1]),
+        parent,
         name,
         argv,
         renamed,
         environment,
         error,
         executable,
-        int(fields[19]),
+        started,
         _paths(node["opened"]),
     )
 
@@ -138,7 +139,7 @@ def parse_limits(reading: Reading) -> Mapping[str, int | None]:
     """
     text = reading.require(remedy=_ROOT)
     limits = _Limits(reading)
-    for number, line in enumerate(text.splitlines()[1:], 2):
+    for number, line in enumerate(text_lines(text)[1:], 2):
         match = re.match(r"(Max .+?)\s{2,}(unlimited|\d{1,20})\s", line)
         if not match:
             raise ParseError(reading.source, number, line, "not a limit of a process")

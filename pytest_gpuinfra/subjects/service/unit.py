@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments, split_words
+from pytest_gpuinfra.wire import integer, text_lines
 
 NO_SYSTEMD = re.compile(
     r"Failed to connect to (?:system scope )?bus(?: via local transport)?: (?:No such file|Host is down|No medium)"
@@ -134,8 +135,7 @@ class UnitState:
 
     def number(self, key: str) -> int | None:
         """Give a property that is a number; None if it is empty or was not shown."""
-        text = self.values.get(key, "")
-        return int(text) if text.isascii() and text.isdigit() else None
+        return integer(self.values.get(key, ""))
 
     def __str__(self) -> str:
         words = [
@@ -177,7 +177,7 @@ def parse_unit_properties(reading: Reading, name: str = "") -> UnitState:
     text = reading.require(remedy="is systemd installed on the target?")
     if NO_SYSTEMD.search(text) or NO_SYSTEMD.search(reading.stderr):
         raise FactUnavailable(reading.source, NO_SYSTEMD_REASON, remedy="ask where the service runs")
-    lines = [line for line in reading.require_success(remedy=_REMEDY).splitlines() if line.strip()]
+    lines = [line for line in text_lines(reading.require_success(remedy=_REMEDY)) if line.strip()]
     if not lines:
         raise FactUnavailable(reading.source, "it printed no property", remedy=_REMEDY)
     pairs: list[tuple[str, str]] = []

@@ -14,6 +14,7 @@ from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.service.unit import NO_SYSTEMD, NO_SYSTEMD_REASON
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments, split_words
+from pytest_gpuinfra.wire import text_lines
 
 _PREFIXES = "@-:+!|"
 
@@ -98,7 +99,7 @@ def parse_unit_file(reading: Reading, *, drop_in: bool = False) -> UnitFile:
 def _joined_lines(text: str) -> list[tuple[int, str]]:
     lines: list[tuple[int, str]] = []
     begun: tuple[int, str] | None = None
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text_lines(text), 1):
         line = raw.strip()
         if begun and line.startswith(("#", ";")):
             continue

@@ -13,11 +13,14 @@ import re
 from dataclasses import dataclass
 
 _EDGE = re.compile(
-    r"(?P<word>Channel|Ring) (?P<channel>\d+)(?:/(?P<connection>\d+))? : "
-    r"(?P<src>\d+)\[(?P<srcdev>[0-9a-fA-F]+)\] -> (?P<dst>\d+)\[(?P<dstdev>[0-9a-fA-F]+)\]"
+    r"(?P<word>Channel|Ring) (?P<channel>\d{1,18})(?:/(?P<connection>\d{1,18}))? : "
+    r"(?P<src>\d{1,18})\[(?P<srcdev>[0-9a-fA-F]+)\] -> (?P<dst>\d{1,18})\[(?P<dstdev>[0-9a-fA-F]+)\]"
     r"(?: \[(?P<direction>send|receive)\])? via (?P<via>.+)$"
 )
-_NET = re.compile(r"NET/(?P<net>.+?)/(?P<dev>\d+)(?:\((?P<proxy>\d+)\))?(?P<gdr>/GDRDMA)?(?P<shared>/Shared)?(?: .*)?$")
+_NET = re.compile(
+    r"NET/(?P<net>.+?)/(?P<dev>\d{1,18})(?:\((?P<proxy>\d{1,18})\))?"
+    r"(?P<gdr>/GDRDMA)?(?P<shared>/Shared)?(?: .*)?$"
+)
 _INDEX_DIGITS = 3
 
 

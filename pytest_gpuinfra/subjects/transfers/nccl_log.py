@@ -15,18 +15,20 @@ from dataclasses import dataclass
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import ParseError
 from pytest_gpuinfra.subjects.transfers.nccl_edge import NcclEdge, parse_nccl_edge
+from pytest_gpuinfra.wire import text_lines
 
 _LINE = re.compile(
-    r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) \[(?P<dev>\d+)\] (?:(?P<file>\S+:\d+) )?"
+    r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) \[(?P<dev>\d{1,18})\] (?:(?P<file>\S+:\d+) )?"
     r"NCCL (?P<level>[A-Z]+) (?P<text>.*)$"
 )
 _VERSION = re.compile(r"(?P<library>N|R)CCL version ?:? ?(?P<version>\d+\.\d+(?:\.\d+)?)")
-_CHANNELS = re.compile(r"Channel \d+/(?P<count>\d+) :(?:\s+\d+)+$")
-_NODES = re.compile(r"comm 0x[0-9a-f]+ rank \d+ nRanks (?P<ranks>\d+) nNodes (?P<nodes>\d+)")
-_COMPLETE = re.compile(r"rank (?P<rank>\d+) nranks (?P<ranks>\d+).*Init COMPLETE")
-_RANKS = re.compile(r"rank \d+ nranks (?P<ranks>\d+)")
+_CHANNELS = re.compile(r"Channel \d+/(?P<count>\d{1,18}) :(?:\s+\d+)+$")
+_NODES = re.compile(r"comm 0x[0-9a-f]+ rank \d+ nRanks (?P<ranks>\d{1,18}) nNodes (?P<nodes>\d{1,18})")
+_COMPLETE = re.compile(r"rank (?P<rank>\d{1,18}) nranks (?P<ranks>\d{1,18}).*Init COMPLETE")
+_RANKS = re.compile(r"rank \d+ nranks (?P<ranks>\d{1,18})")
 _CUDA = re.compile(
-    r"(?:Cuda|HIP) failure (?:(?P<code>\d+) )?'?(?P<words>[^']*)'?|CUDA IPC handle : (?P<ipc>\d+) (?P<said>.*)",
+    r"(?:Cuda|HIP) failure (?:(?P<code>\d{1,18}) )?'?(?P<words>[^']*)'?"
+    r"|CUDA IPC handle : (?P<ipc>\d{1,18}) (?P<said>.*)",
     re.IGNORECASE,
 )
 _ENVIRONMENT = re.compile(r"(?P<name>NCCL_\w+) set by environment to (?P<value>.*?)\.?$")
@@ -45,10 +47,10 @@ _FRAMEWORK = re.compile(
     r"Watchdog caught collective operation timeout|DistBackendError"
     r"|\bnccl(?:System|Internal|UnhandledCuda|Remote)Error\b|NCCL communicator was aborted|Test NCCL failure"
 )
-_OUT_OF_BOUNDS = re.compile(r"# Out of bounds values : (?P<count>\d+) (?:OK|FAILED)")
+_OUT_OF_BOUNDS = re.compile(r"# Out of bounds values : (?P<count>\d{1,18}) (?:OK|FAILED)")
 _ROW = re.compile(
-    r"\s*(?P<size>\d+)\s+(?P<count>\d+)\s+(?P<type>[a-z]\w+)\s+(?P<op>\w+)\s+(?P<root>-?\d+)"
-    r"\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+(?P<out>\d+|N/A)\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+(?P<in>\d+|N/A)\s*$"
+    r"\s*(?P<size>\d{1,18})\s+(?P<count>\d{1,18})\s+(?P<type>[a-z]\w+)\s+(?P<op>\w+)\s+(?P<root>-?\d+)"
+    r"\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+(?P<out>\d{1,18}|N/A)\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+(?P<in>\d{1,18}|N/A)\s*$"
 )
 
 
@@ -123,8 +125,8 @@ def parse_nccl_log(reading: Reading) -> NcclLog:
         ParseError: It holds no line of NCCL's.
     """
     text = reading.require(remedy="run with NCCL_DEBUG=INFO")
-    matches = [match for line in text.splitlines() if (match := _LINE.search(line))]
-    errors = tuple(line.strip() for line in text.splitlines() if _FRAMEWORK.search(line))
+    matches = [match for line in text_lines(text) if (match := _LINE.search(line))]
+    errors = tuple(line.strip() for line in text_lines(text) if _FRAMEWORK.search(line))
     if not matches and not errors:
         raise ParseError(reading.source, 0, text.strip(), "no line of NCCL's")
     messages = [match["text"] for match in matches]
@@ -159,7 +161,7 @@ def _warning(text: str, file: str | None) -> NcclWarning:
 
 
 def _wrong(text: str) -> int | None:
-    rows = [match for line in text.splitlines() if (match := _ROW.match(line))]
+    rows = [match for line in text_lines(text) if (match := _ROW.match(line))]
     counts = [int(row[side]) for row in rows for side in ("out", "in") if row[side] != "N/A"]
     counts += [int(total["count"]) for total in _OUT_OF_BOUNDS.finditer(text)]
     return sum(counts) if counts else None

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import ParseError
+from pytest_gpuinfra.wire import text_lines
 
-_SENTENCE = re.compile(r"Device=(?P<src>\d+) (?P<word>CAN|CANNOT) Access Peer Device=(?P<dst>\d+)")
-_SIMPLE = re.compile(r"Peer access from .*\(GPU(?P<src>\d+)\) -> .*\(GPU(?P<dst>\d+)\) ?: (?P<word>Yes|No)\b")
-_MATRIX_HEADER = re.compile(r"\s*D\\D((?:\s+\d+)+)\s*")
-_MATRIX_ROW = re.compile(r"\s*(\d+)((?:\s+[01])+)\s*")
+_SENTENCE = re.compile(r"Device=(?P<src>\d{1,18}) (?P<word>CAN|CANNOT) Access Peer Device=(?P<dst>\d{1,18})")
+_SIMPLE = re.compile(r"Peer access from .*\(GPU(?P<src>\d{1,18})\) -> .*\(GPU(?P<dst>\d{1,18})\) ?: (?P<word>Yes|No)\b")
+_MATRIX_HEADER = re.compile(r"\s*D\\D((?:\s+\d{1,18})+)\s*")
+_MATRIX_ROW = re.compile(r"\s*(\d{1,18})((?:\s+[01])+)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def parse_peer_access(reading: Reading) -> PeerAccess:
     """
     granted: dict[tuple[int, int], bool] = {}
     header: list[int] = []
-    for number, line in enumerate(reading.require().splitlines(), 1):
+    for number, line in enumerate(text_lines(reading.require()), 1):
         match = _SENTENCE.search(line) or _SIMPLE.search(line)
         if match:
             found = {(int(match["src"]), int(match["dst"])): match["word"] in ("CAN", "Yes")}
