@@ -84,7 +84,8 @@ def test_pure_parts_do_not_import_httpx():
     code = (
         "import sys\nfrom pytest_gpuinfra.endpoint import chat, match, engine, health, metrics, models, prompts, "
         "readiness, server_info, smoke, speculation, speculation_logs, stream, throughput\n"
-        "from pytest_gpuinfra.endpoint import judge_answers, judge_model, judge_readiness, judge_refusals, judge_speculation\n"
+        "from pytest_gpuinfra.endpoint import judge_answers, judge_model, judge_readiness, judge_refusals\n"
+        "from pytest_gpuinfra.endpoint import judge_speculation\n"
         "print('httpx' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

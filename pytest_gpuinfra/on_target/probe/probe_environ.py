@@ -58,7 +58,7 @@ def filter_environ(data, patterns):
 def filter_lines(text, patterns):
     """Keep the assignments of the list in a file of assignments, continuation lines joined; and mask them."""
     kept = []
-    for line in text.replace("\\\n", "").splitlines():
+    for line in text.replace("\\\n", "").split("\n"):
         name, sign, value = line.strip().partition("=")
         name = name.strip()
         words = name.split()
