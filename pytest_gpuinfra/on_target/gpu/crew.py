@@ -17,7 +17,18 @@ import time
 import traceback
 
 import supervisor
-from as_process import PYTHON, Refused, Subject, begin, descendants, interpreter_argv, output_of, relay, send
+from as_process import (
+    GRACE_S,
+    PYTHON,
+    Refused,
+    Subject,
+    begin,
+    descendants,
+    interpreter_argv,
+    output_of,
+    relay,
+    send,
+)
 
 LOG_LINES_KEPT = 400
 LOG_LINE_MAX = 1 << 16
@@ -320,6 +331,14 @@ class Crew:
         for worker in workers:
             if not worker.collect():
                 worker.shm_files |= nccl_files(worker)
+                if worker.process:
+                    send(worker.pid, signal.SIGTERM)
+        relays = [worker for worker in workers if worker.process]
+        deadline = time.monotonic() + 2 * GRACE_S
+        while time.monotonic() < deadline and not self.all_ended(relays):
+            time.sleep(0.002)
+        for worker in workers:
+            if not worker.collect():
                 for child in descendants(worker.pid) if worker.process else ():
                     send(child, signal.SIGKILL)
             for ask in (os.killpg, os.kill) if worker.status is None else (os.killpg,):

@@ -48,6 +48,7 @@ KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280, "riscv64"
 JOIN_SESSION_KEYRING = 1
 O_PATH = 0o10000000
 DESCRIPTORS_MAX = 4096
+GRACE_S = 0.5  # less than that of whoever asks a relay to end, so that the dead are collected in their own namespace
 RIGHTS = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 UNCONFINED = re.compile(r"unconfined$|(?:[^:]*:){2}(?:unconfined_t|unconfined_service_t)(?::|$)|$")
 LEAVES_FILES = re.compile(r"(?:NCCL|CUDA|NVIDIA|TORCH|PYTORCH|OMP|LD)_.*(?:DUMP|TRACE|PROFIL|DEBUG_FILE|DEBUG_INFO)")
@@ -358,9 +359,9 @@ def begin(subject, argv, environment, keep=(), needed=256 << 20, executable=None
         executable: Descriptor of another file to execute; None for the process's own.
 
     Returns:
-        What `relay` takes: (child of ours, the process that has executed the file, descriptor). They are one process and
-        None where the process namespace is ours; else the descriptor tells the wait status, as text, and the child
-        holds whatever the process leaves behind.
+        What `relay` takes: (child of ours, the process that has executed the file, descriptor). They are one process,
+        and None, where the process namespace is ours; else the descriptor tells the wait status, as text, and the
+        child holds whatever the process leaves behind.
 
     Raises:
         Refused: It could not be made as the process is, and has ended.
@@ -451,6 +452,7 @@ def descend(ends):
     call("prctl", SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     below = os.fork()
     if below == 0:
+        os.setsid()  # what it does to its own group is not done to us
         call("prctl", SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         return
     os.closerange(0, ends)  # its /proc need not show us
@@ -470,7 +472,7 @@ def wait_for_exec(subject, child, report, gate):
     lowest = child
     first = os.read(report, 1)
     if first == b"R":
-        lowest = ([child] + descendants(child))[-1]
+        lowest = [child, *descendants(child)][-1]
         compare(subject, lowest)
         os.write(gate, b"G")
         first = b""
@@ -706,10 +708,17 @@ def compare(subject, child):
 
 
 def relay(started):
-    """Wait for what `begin` started and end as it ended; what asks us to end asks it. Never returns."""
+    """Wait for what `begin` started and end as it ended; asked to end, ask it, then kill it. Never returns."""
     child, lowest, ends = started
+
+    def ask(number, _frame):
+        send(lowest, number)
+        send(lowest, signal.SIGCONT)
+        signal.setitimer(signal.ITIMER_REAL, GRACE_S)
+
+    signal.signal(signal.SIGALRM, lambda _number, _frame: send(lowest, signal.SIGKILL))
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda signalled, _frame: send(lowest, signalled))
+        signal.signal(number, ask)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
@@ -779,6 +788,10 @@ def output_of(subject, argv, environment, timeout_s, limit, executable=None):
     for descriptor in readers:
         os.close(descriptor)
     if not whole:
+        send(child, signal.SIGTERM)
+        until = time.monotonic() + 2 * GRACE_S
+        while time.monotonic() < until and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            time.sleep(0.01)
         kill_below(child)
         send(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
