@@ -43,6 +43,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 SET_PDEATHSIG, SET_DUMPABLE, SET_KEEPCAPS, CAPBSET_READ, CAPBSET_DROP = 1, 4, 8, 23, 24
 SET_CHILD_SUBREAPER, SET_NO_NEW_PRIVS, CAP_AMBIENT = 36, 38, 47
 AMBIENT_RAISE, AMBIENT_CLEAR_ALL = 2, 4
+CAP_SYS_PTRACE = 19
 CAPABILITY_VERSION = 0x20080522
 KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280, "riscv64": 219}
 JOIN_SESSION_KEYRING = 1
@@ -536,7 +537,7 @@ def become(subject, groups, privileged, keep):
             continue
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.setsid()
-    if privileged:
+    if privileged and capability_get()[0] >> CAP_SYS_PTRACE & 1:  # or our parent could not compare us
         call("prctl", SET_DUMPABLE, 0, 0, 0, 0)  # nobody in there can look into us while we still hold rights
     new_keyring()
     step[0] = "its control group cannot be joined"
