@@ -87,6 +87,15 @@ def parse(text: str) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 
+def build(folder: Path) -> None:
+    """Build what is planted: libnccl.so.2 and libpreload.so, which write down who loads them, and the sham driver."""
+    build_sham(folder)
+    for name, sources in (("libnccl.so.2", [str(SHAM / "sham_nccl.c")]), ("libpreload.so", [])):
+        flags = ["-shared", "-fPIC", "-O2", "-Wno-unused-function", "-pthread", f'-DNAME="{name}"', f"-I{SHAM}"]
+        flags.append(f'-DFAULTS_OF_HOST="{ENDS}"')
+        subprocess.run(["gcc", *flags, "-o", str(folder / name), str(WITNESS), *sources], check=True)
+
+
 class Place:
     """The lab host with all services running, and what they planted."""
 
@@ -99,11 +108,8 @@ class Place:
 
     def plant(self, folder: Path) -> None:
         """Put everything there, and start all services."""
-        build_sham(folder)
-        for name, sources in (("libnccl.so.2", [str(SHAM / "sham_nccl.c")]), ("libpreload.so", [])):
-            flags = ["-shared", "-fPIC", "-O2", "-Wno-unused-function", "-pthread", f'-DNAME="{name}"', f"-I{SHAM}"]
-            flags.append(f'-DFAULTS_OF_HOST="{ENDS}"')
-            subprocess.run(["gcc", *flags, "-o", str(folder / name), str(WITNESS), *sources], check=True)
+        build(folder)
+        for name in ("libnccl.so.2", "libpreload.so"):
             self.put(f"/w/{name}", (folder / name).read_bytes())
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
             self.put(f"/usr/lib/x86_64-linux-gnu/{name}", (folder / name).read_bytes())

@@ -17,7 +17,18 @@ import time
 import traceback
 
 import supervisor
-from as_process import PYTHON, Refused, Subject, begin, interpreter_argv, output_of, relay
+from as_process import (
+    GRACE_S,
+    PYTHON,
+    Refused,
+    Subject,
+    begin,
+    descendants,
+    interpreter_argv,
+    output_of,
+    relay,
+    send,
+)
 
 LOG_LINES_KEPT = 400
 LOG_LINE_MAX = 1 << 16
@@ -320,8 +331,16 @@ class Crew:
         for worker in workers:
             if not worker.collect():
                 worker.shm_files |= nccl_files(worker)
-                for child in children(worker) if worker.process else ():
-                    os.kill(child, signal.SIGKILL)
+                if worker.process:
+                    send(worker.pid, signal.SIGTERM)
+        relays = [worker for worker in workers if worker.process]
+        deadline = time.monotonic() + 2 * GRACE_S
+        while time.monotonic() < deadline and not self.all_ended(relays):
+            time.sleep(0.002)
+        for worker in workers:
+            if not worker.collect():
+                for child in descendants(worker.pid) if worker.process else ():
+                    send(child, signal.SIGKILL)
             for ask in (os.killpg, os.kill) if worker.status is None else (os.killpg,):
                 try:
                     ask(worker.pid, signal.SIGKILL)
@@ -377,7 +396,7 @@ def run_as_process(process, pipes, function, arguments):
         environment.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_CACHE_DISABLE="1")
         environment.pop(b"CUDA_DEVICE_ORDER", None)
         environment.pop(b"CUDA_CACHE_DISABLE", None)
-        child = begin(
+        started = begin(
             subject, [*argv, "-B", "-c", BOOTSTRAP], environment, keep=(report,), needed=NEEDED, executable=executable
         )
     except Refused as refusal:
@@ -393,7 +412,7 @@ def run_as_process(process, pipes, function, arguments):
         pass  # it has ended, and its end tells
     os.close(gate_write)
     os.close(report)
-    relay(child)
+    relay(started)
 
 
 def worker_python(subject):
@@ -450,19 +469,10 @@ def die_with_parent(parent):
         os._exit(4)
 
 
-def children(worker):
-    """Give the numbers of a worker's own children; () where that cannot be read."""
-    try:
-        with open("/proc/%d/task/%d/children" % (worker.pid, worker.pid)) as stream:
-            return [int(pid) for pid in stream.read().split()]
-    except (OSError, ValueError):
-        return []
-
-
 def nccl_files(worker):
     """Give the /dev/shm/nccl-* files that a worker holds open; empty where that cannot be read."""
     if worker.process:
-        return set().union(*[files_of(pid) for pid in children(worker)])
+        return set().union(*[files_of(pid) for pid in descendants(worker.pid)])
     return files_of(worker.pid)
 
 

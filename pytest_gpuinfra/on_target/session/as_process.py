@@ -7,8 +7,10 @@ It travels with the probe, with the GPU programs and with launch.py.
 `Subject` opens a process once and holds it: its directory of /proc, so that a reused number is another process;
 its executable, root, working directory and namespaces, so that no path that it wrote is ever looked up.
 `begin` forks a child that joins those of its namespaces that differ from ours and its control groups (device rules,
-firewalls and limits hang on them), takes on its limits, groups, users and capabilities and sets no_new_privs. What the
-child then is is read from /proc by its parent and compared; only after that it executes the held file.
+firewalls and limits hang on them), takes on its limits, groups, users and capabilities and sets no_new_privs. Where its
+process namespace is another one, what is born into that has no more than those already, below a process of ours that
+keeps what it leaves behind, so that it can be ended. What the child then is is read from /proc by its parent and
+compared; only after that it executes the held file.
 Whatever cannot be had ends in Refused, before anything of the process's is loaded: it is never run with more.
 
 What a process is confined by and /proc does not show cannot be compared: Landlock rules.
@@ -39,12 +41,15 @@ NAMESPACES = (
 """Names and flags in the order in which they are joined: the user namespace last, since it takes our rights away."""
 LIBC = ctypes.CDLL(None, use_errno=True)
 SET_PDEATHSIG, SET_DUMPABLE, SET_KEEPCAPS, CAPBSET_READ, CAPBSET_DROP = 1, 4, 8, 23, 24
-SET_NO_NEW_PRIVS, CAP_AMBIENT = 38, 47
+SET_CHILD_SUBREAPER, SET_NO_NEW_PRIVS, CAP_AMBIENT = 36, 38, 47
 AMBIENT_RAISE, AMBIENT_CLEAR_ALL = 2, 4
+CAP_SYS_PTRACE = 19
 CAPABILITY_VERSION = 0x20080522
 KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280, "riscv64": 219}
 JOIN_SESSION_KEYRING = 1
 O_PATH = 0o10000000
+DESCRIPTORS_MAX = 4096
+GRACE_S = 0.5  # less than that of whoever asks a relay to end, so that the dead are collected in their own namespace
 RIGHTS = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 UNCONFINED = re.compile(r"unconfined$|(?:[^:]*:){2}(?:unconfined_t|unconfined_service_t)(?::|$)|$")
 LEAVES_FILES = re.compile(r"(?:NCCL|CUDA|NVIDIA|TORCH|PYTORCH|OMP|LD)_.*(?:DUMP|TRACE|PROFIL|DEBUG_FILE|DEBUG_INFO)")
@@ -346,8 +351,6 @@ def begin(subject, argv, environment, keep=(), needed=256 << 20, executable=None
     """
     Start a child as a process; standard input, output and error are ours.
 
-    Our own further children would be born into its process namespace: whoever calls this forks nothing else.
-
     Args:
         subject: The process.
         argv: Words, str or bytes; the first is mere data.
@@ -357,7 +360,9 @@ def begin(subject, argv, environment, keep=(), needed=256 << 20, executable=None
         executable: Descriptor of another file to execute; None for the process's own.
 
     Returns:
-        The child's number. It has executed the file.
+        What `relay` takes: (child of ours, the process that has executed the file, descriptor). They are one process,
+        and None, where the process namespace is ours; else the descriptor tells the wait status, as text, and the
+        child holds whatever the process leaves behind.
 
     Raises:
         Refused: It could not be made as the process is, and has ended.
@@ -368,18 +373,26 @@ def begin(subject, argv, environment, keep=(), needed=256 << 20, executable=None
     for descriptor in (0, 1, 2, *keep):
         hand_over(descriptor, subject)
     subject.other_users = "user" in subject.namespaces and differs("user", subject.namespaces["user"])
-    join_pids(subject)
+    elsewhere = "pid" in subject.namespaces and differs("pid", subject.namespaces["pid"])
     report_read, report_write = os.pipe()
     gate_read, gate_write = os.pipe()
+    ends_read, ends_write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(report_read)
             os.close(gate_write)
             executable = subject.exe if executable is None else executable
-            report_write, gate, executable = become(
-                subject, groups, privileged, (report_write, gate_read, executable, *keep)
+            if elsewhere:
+                step[0] = "its pid namespace cannot be joined"
+                call("setns", subject.namespaces["pid"], dict(NAMESPACES)["pid"])
+            report_write, gate, executable, ends = become(
+                subject, groups, privileged, (report_write, gate_read, executable, ends_write, *keep)
             )
+            if elsewhere:
+                step[0] = "a child in its pid namespace"
+                descend(ends)
+            os.close(ends)
             os.write(report_write, b"R")
             if os.read(gate, 1) != b"G":
                 os._exit(126)
@@ -390,17 +403,20 @@ def begin(subject, argv, environment, keep=(), needed=256 << 20, executable=None
             os.write(report_write, ("%s: %s" % (step[0], error)).encode("utf-8", "replace"))
         finally:
             os._exit(126)
-    for descriptor in (report_write, gate_read, *groups):
+    for descriptor in (report_write, gate_read, ends_write, *groups):
         os.close(descriptor)
     try:
-        wait_for_exec(subject, child, report_read, gate_write)
+        lowest = wait_for_exec(subject, child, report_read, gate_write)
     except Refused:
+        os.close(ends_read)
         end_child(child)
         raise
     finally:
         os.close(report_read)
         os.close(gate_write)
-    return child
+    if not elsewhere:
+        os.close(ends_read)
+    return child, lowest, ends_read if elsewhere else None
 
 
 step = [""]  # what the child is about to do, for its error
@@ -420,28 +436,77 @@ def differs(name, descriptor):
     return same_file(os.fstat(descriptor)) != same_file(os.stat("/proc/self/ns/" + name))
 
 
-def join_pids(subject):
-    """Let the next child be born in its process namespace."""
-    descriptor = subject.namespaces.get("pid")
-    if descriptor is not None and differs("pid", descriptor):
+def descend(ends):
+    """
+    Go on in the process namespace that was joined: a child of a child of this process returns.
+
+    The one between is of that namespace, with no more rights than the process has: orphans there become its children.
+    It writes the wait status of the one below it, and stays until it is killed.
+    """
+    below = os.fork()
+    if below:
+        os.closerange(0, DESCRIPTORS_MAX)
+        os.waitpid(below, 0)
+        os._exit(0)
+    call("prctl", SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    call("prctl", SET_DUMPABLE, 0, 0, 0, 0)
+    call("prctl", SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    below = os.fork()
+    if below == 0:
+        os.setsid()  # what it does to its own group is not done to us
+        call("prctl", SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        return
+    os.closerange(0, ends)  # its /proc need not show us
+    os.closerange(ends + 1, DESCRIPTORS_MAX)
+    while True:
         try:
-            call("setns", descriptor, dict(NAMESPACES)["pid"])
-        except OSError as error:
-            refuse("its pid namespace cannot be joined", error)
+            ended, status = os.wait()
+        except ChildProcessError:
+            signal.pause()
+            continue
+        if ended == below:
+            os.write(ends, b"%d" % status)
 
 
 def wait_for_exec(subject, child, report, gate):
-    """See the child become ready, compare it, let it go, and see it execute."""
+    """See the child become ready, compare it, let it go, and see it execute; gives the number that it has."""
+    lowest = child
     first = os.read(report, 1)
     if first == b"R":
-        compare(subject, child)
+        lowest = [child, *descendants(child)][-1]
+        compare(subject, lowest)
         os.write(gate, b"G")
         first = b""
     rest = first + os.read(report, 4096)
     if rest:
         raise Refused("process %d: %s" % (subject.pid, rest.decode("utf-8", "replace")))
-    if not alive(child):
+    if not alive(lowest):
         raise Refused("process %d: the child as it ended before it ran anything" % subject.pid)
+    return lowest
+
+
+def descendants(pid):
+    """Give the processes below one, parents first; those that cannot be read are left out."""
+    found = [pid]
+    for parent in found:
+        try:
+            for task in os.listdir("/proc/%d/task" % parent):
+                with open("/proc/%d/task/%s/children" % (parent, task)) as stream:
+                    found += [int(one) for one in stream.read().split()]
+        except (OSError, ValueError):
+            continue
+    return found[1:]
+
+
+def kill_below(pid, but=()):
+    """Kill whatever is below a process, and what that starts meanwhile."""
+    for _ in range(50):
+        left = [one for one in descendants(pid) if one not in but]
+        if not left:
+            return
+        for one in left:
+            send(one, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def alive(child):
@@ -472,7 +537,7 @@ def become(subject, groups, privileged, keep):
             continue
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.setsid()
-    if privileged:
+    if privileged and capability_get()[0] >> CAP_SYS_PTRACE & 1:  # or our parent could not compare us
         call("prctl", SET_DUMPABLE, 0, 0, 0, 0)  # nobody in there can look into us while we still hold rights
     new_keyring()
     step[0] = "its control group cannot be joined"
@@ -483,7 +548,7 @@ def become(subject, groups, privileged, keep):
     take_identity(subject)
     take_capabilities(subject)
     step[0] = "closing what is ours"
-    moved = hand_on(keep[3:], keep[:3])
+    moved = hand_on(keep[4:], keep[:4])
     call("prctl", SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     step[0] = "executing its file"
     return moved
@@ -581,8 +646,8 @@ def take_capabilities(subject):
             try:
                 call("prctl", CAPBSET_DROP, number, 0, 0, 0)
             except OSError:
-                if not subject.capabilities("Bnd") >> number & 1:
-                    raise
+                if not subject.capabilities("Bnd") >> number & 1 or 0 in os.getresuid():
+                    raise  # an execution as root would give it
     step[0] = "its capabilities cannot be taken on"
     if LIBC.prctl(CAP_AMBIENT, ctypes.c_ulong(AMBIENT_CLEAR_ALL), 0, 0, 0) == -1 and ctypes.get_errno() != errno.EINVAL:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -643,14 +708,27 @@ def compare(subject, child):
         raise Refused("a child as process %d is not as that is: %s" % (subject.pid, ", ".join(sorted(set(wrong)))))
 
 
-def relay(child):
-    """Wait for a child and end as it ended; what asks us to end asks it. Never returns."""
+def relay(started):
+    """Wait for what `begin` started and end as it ended; asked to end, ask it, then kill it. Never returns."""
+    child, lowest, ends = started
+
+    def ask(number, _frame):
+        send(lowest, number)
+        send(lowest, signal.SIGCONT)
+        signal.setitimer(signal.ITIMER_REAL, GRACE_S)
+
+    signal.signal(signal.SIGALRM, lambda _number, _frame: send(lowest, signal.SIGKILL))
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda signalled, _frame: send(child, signalled))
+        signal.signal(number, ask)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
-    status = os.waitpid(child, 0)[1]
+    if ends is None:
+        status = os.waitpid(child, 0)[1]
+    else:
+        status = int(os.read(ends, 16) or int(signal.SIGKILL))
+        kill_below(child, but=descendants(child)[:1])
+        end_child(child)
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -711,6 +789,11 @@ def output_of(subject, argv, environment, timeout_s, limit, executable=None):
     for descriptor in readers:
         os.close(descriptor)
     if not whole:
+        send(child, signal.SIGTERM)
+        until = time.monotonic() + 2 * GRACE_S
+        while time.monotonic() < until and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            time.sleep(0.01)
+        kill_below(child)
         send(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     if texts[2]:

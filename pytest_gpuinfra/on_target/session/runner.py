@@ -270,6 +270,7 @@ def main():
             time.time() + header["timeout_s"],
         )
     except OSError:  # our own standard output is gone: so is the controller
+        ask_to_end(child, stdin)
         kill_everything(child)
         os._exit(4)
     kill_everything(child)
