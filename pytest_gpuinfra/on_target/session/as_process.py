@@ -96,13 +96,13 @@ def read_at(directory, name, limit=1 << 20):
 
 def parse_status(data):
     """Give the fields of /proc/PID/status by name."""
-    pairs = (line.partition(":") for line in data.decode("utf-8", "backslashreplace").splitlines())
+    pairs = (line.partition(":") for line in data.decode("utf-8", "backslashreplace").split("\n"))
     return {name: value.strip() for name, _, value in pairs}
 
 
 def parse_cgroups(data):
     """Give the control groups of /proc/PID/cgroup: path by controllers; "" for those of version 2."""
-    lines = [line.split(":", 2) for line in data.decode("utf-8", "surrogateescape").splitlines()]
+    lines = [line.split(":", 2) for line in data.decode("utf-8", "surrogateescape").split("\n")]
     return {line[1]: line[2] for line in lines if len(line) == 3}
 
 

@@ -161,7 +161,7 @@ def _library_candidates(name):
         shown = subprocess.run(ask, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10, check=False).stdout
     except (OSError, UnsafeError, subprocess.SubprocessError):
         shown = b""
-    for line in shown.decode("utf-8", "surrogateescape").splitlines():
+    for line in shown.decode("utf-8", "surrogateescape").split("\n"):
         known, _, path = line.strip().partition(" => ")
         if known.split(" ", 1)[0] == name and path.startswith("/"):
             yield path
