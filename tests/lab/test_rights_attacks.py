@@ -145,12 +145,12 @@ MAKES: dict[str, Callable[[Path], list[str]]] = {
         "unshare", "--mount", "--net", PYTHON, "-c",
         f"import ctypes; assert ctypes.CDLL(None).unshare(0x02000000 | 0x04000000) == 0; {WAIT}",
     ],
-    "root of its own": lambda _: [
+    "root of its own": lambda folder: [
         PYTHON, "-c",
-        f"import os, ctypes; ctypes.CDLL(None).unshare(0x20000); os.makedirs('/tmp/gpuinfra-root/proc', exist_ok=True);"
-        " m = ctypes.CDLL(None).mount; assert m(b'none', b'/', None, 0x44000, None) == 0;"
-        " assert m(b'/', b'/tmp/gpuinfra-root', None, 4096 | 16384, None) == 0;"
-        f" os.chroot('/tmp/gpuinfra-root'); os.chdir('/'); {WAIT}",
+        "import os, ctypes; c = ctypes.CDLL(None); assert c.unshare(0x20000) == 0;"
+        " assert c.mount(b'none', b'/', None, 0x44000, None) == 0;"
+        f" assert c.mount(b'/', b'{folder}', None, 4096 | 16384, None) == 0; os.chroot('{folder}');"
+        f" os.chdir('/'); {WAIT}",
     ],
 }  # fmt: skip
 
