@@ -145,12 +145,12 @@ MAKES: dict[str, Callable[[Path], list[str]]] = {
         "unshare", "--mount", "--net", PYTHON, "-c",
         f"import ctypes; assert ctypes.CDLL(None).unshare(0x02000000 | 0x04000000) == 0; {WAIT}",
     ],
-    "root of its own": lambda _: [
+    "root of its own": lambda folder: [
         PYTHON, "-c",
-        f"import os, ctypes; ctypes.CDLL(None).unshare(0x20000); os.makedirs('/tmp/gpuinfra-root/proc', exist_ok=True);"
-        " m = ctypes.CDLL(None).mount; assert m(b'none', b'/', None, 0x44000, None) == 0;"
-        " assert m(b'/', b'/tmp/gpuinfra-root', None, 4096 | 16384, None) == 0;"
-        f" os.chroot('/tmp/gpuinfra-root'); os.chdir('/'); {WAIT}",
+        "import os, ctypes; c = ctypes.CDLL(None); assert c.unshare(0x20000) == 0;"
+        " assert c.mount(b'none', b'/', None, 0x44000, None) == 0;"
+        f" assert c.mount(b'/', b'{folder}', None, 4096 | 16384, None) == 0; os.chroot('{folder}');"
+        f" os.chdir('/'); {WAIT}",
     ],
 }  # fmt: skip
 
@@ -370,3 +370,27 @@ def test_service_that_changes_its_user_all_the_time(started: Started) -> None:
             uids = [int(one) for one in status["Uid"].split()[:2]]
             assert uids in ([0, 0], [USER, USER])
             assert uids[0] == 0 or int(status["CapPrm"], 16) == 0
+
+
+@pytest.mark.parametrize("theirs", ["bin/python3", "lib/python3.11/site-packages/one.pth", "pyvenv.cfg", "."])
+def test_python_that_others_may_change_is_not_run_by_root(theirs: str) -> None:
+    """What `--gpu-python` names, with everything of its that is imported: ERROR with the path and whose it is."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(f"/opt/gpuinfra-venv-{os.getpid()}")
+        stack.callback(shutil.rmtree, folder)
+        for place in ("bin", "lib/python3.11/site-packages"):
+            (folder / place).mkdir(parents=True)
+        python = folder / "bin/python3"
+        shutil.copy(PYTHON, python)
+        (folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
+        (folder / "lib/python3.11/site-packages/one.pth").write_text(f"import os; os.mkdir({str(folder / 'ran')!r})\n")
+        connection = LocalConnection("here")
+        stack.callback(connection.close)
+        assert connection.run_program("print(1)", {}, timeout_s=30, python=str(python)).stdout == "1\n"
+        assert (folder / "ran").is_dir()
+        (folder / "ran").rmdir()
+        os.chown(folder / theirs, USER, USER)
+        with pytest.raises(ProbeError) as caught:
+            connection.run_program("print(1)", {}, timeout_s=30, python=str(python))
+        assert f"{folder / theirs} belongs to user {USER}" in caught.value.reason
+        assert not (folder / "ran").exists()
