@@ -27,11 +27,11 @@ def test_older_form_is_converted_and_one_that_cannot_be_is_unread_alone(tmp_path
     assert other.unread == "no check reads this"
 
 
-def test_machine_that_pytest_refuses_leaves_the_others_judged(tmp_path: Path) -> None:
+def test_machine_that_is_declared_wrongly_is_error_alone(tmp_path: Path) -> None:
     case = next(case for case in read_cases(OWN) if case.id == "C011")
     refused = replace(case, id="R1", hosts=[{**case.hosts[0], "spec": {"expect": {"no_such_key": 1}}}])
 
     ended = run_cases([case, refused, replace(case, id="R2")], tmp_path)
 
-    assert [judge(one, ended) for one in (case, refused, replace(case, id="R2"))] == ["fail", "nothing", "fail"]
+    assert [judge(one, ended) for one in (case, refused, replace(case, id="R2"))] == ["fail", "error", "fail"]
     assert "no_such_key" in ended["r1-0"][0].message

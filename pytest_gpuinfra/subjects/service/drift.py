@@ -65,7 +65,8 @@ def _matches(masked: str, line: str) -> bool:
 
 def masked_lines(expected: str, observed: str) -> int:
     """Give how many lines of a text stand in the other one, too, with a mask in them."""
-    return len([line for line in observed.splitlines() if MASK in line and line in set(expected.splitlines())])
+    known = set(text_lines(expected))
+    return len([line for line in text_lines(observed) if MASK in line and line in known])
 
 
 def diff_settings(
