@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +50,7 @@ def diff_texts(expected: str, observed: str, expected_name: str, observed_name: 
 
 def masked_alone(expected: str, observed: str) -> bool:
     """Tell whether two texts differ in nothing but values that are masked on one side: nobody knows if they do."""
-    lines = expected.splitlines(), observed.splitlines()
+    lines = text_lines(expected), text_lines(observed)
     if len(lines[0]) != len(lines[1]):
         return False
     differing = [pair for pair in zip(*lines, strict=True) if pair[0] != pair[1]]
@@ -60,7 +59,16 @@ def masked_alone(expected: str, observed: str) -> bool:
 
 def _matches(masked: str, line: str) -> bool:
     """Tell whether a line is a masked one with anything in the place of its masks."""
-    return MASK in masked and re.fullmatch(".*".join(map(re.escape, masked.split(MASK))), line) is not None
+    first, *others = masked.split(MASK)
+    if not others or not line.startswith(first):
+        return False
+    place, end = len(first), len(line) - len(others[-1])
+    for piece in others[:-1]:
+        found = line.find(piece, place, end)
+        if found < 0:
+            return False
+        place = found + len(piece)
+    return place <= end and line.endswith(others[-1])
 
 
 def masked_lines(expected: str, observed: str) -> int:
