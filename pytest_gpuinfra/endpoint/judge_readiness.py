@@ -38,7 +38,7 @@ def judge_readiness(readiness: Readiness) -> Verdict:
         return Verdict(
             ending="error",
             subject=subject,
-            observed=f"{_timed(readiness.rungs)}; no valid API key: {missing.last}",
+            observed=f"{_timed(readiness.rungs)}; no valid API key ({missing.last})",
             expected=expected,
             action=_KEY,
         )
