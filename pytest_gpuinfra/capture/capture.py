@@ -29,7 +29,7 @@ from pytest_gpuinfra.wire import load_object
 
 PROBE_SCHEMA = 1
 Request: TypeAlias = dict[str, Any]
-"""One request as the probe takes it (see target/probe.py); make them by the functions below."""
+"""One request as the probe takes it (see on_target/probe/probe.py); make them by the functions below."""
 
 Item: TypeAlias = dict[str, Any]
 
@@ -100,7 +100,7 @@ def clock(name: str) -> Item:
 
 def service(identity: str, unit: str, properties: str, names: Sequence[str], opened: Sequence[str]) -> Request:
     """
-    Ask for a systemd unit with its files and processes (see target/probe_service.py).
+    Ask for a systemd unit with its files and processes (see on_target/probe/probe_service.py).
 
     Args:
         identity: Its id.
@@ -456,7 +456,7 @@ def _source(item: Item | None, base: str, name: str) -> str:
 
 
 def _service_source(unit: str, entry: str, name: str) -> str:
-    """Say where a reading of a service request comes from; entries are those of target/probe_service.py."""
+    """Say where a reading of a service request comes from; entries are those of on_target/probe/probe_service.py."""
     kind, _, what = entry.partition(" ")
     if kind == "process":
         return f"/proc/{what}/{'cmdline' if name == 'argv' else 'fd' if name == 'opened' else name}"

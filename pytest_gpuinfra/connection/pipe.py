@@ -200,7 +200,7 @@ class Connection(Protocol):
                 `on_output` alone, and may go on for ever.
 
         Raises:
-            ProbeError: That Python may not be started (target/launch.py).
+            ProbeError: That Python may not be started (on_target/session/launch.py).
             As `run`.
         """
         ...

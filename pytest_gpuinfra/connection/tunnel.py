@@ -194,7 +194,7 @@ class Tunnel:
 @dataclass(frozen=True, slots=True)
 class _Message:
     """
-    What the far end says (target/tunnel.py).
+    What the far end says (on_target/session/tunnel.py).
 
     Attributes:
         identity: Of the connection.

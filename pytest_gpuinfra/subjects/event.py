@@ -1,7 +1,7 @@
 """
 One event of a program that was sent to the target: a JSON object whose fields have the types that are asked for.
 
-Source: target/supervisor.py, schema 1, one JSON object a line.
+Source: on_target/gpu/supervisor.py, schema 1, one JSON object a line.
 """
 
 from __future__ import annotations

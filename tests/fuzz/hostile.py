@@ -48,7 +48,7 @@ exec({SAY!r})
 
 
 def frame(kind: bytes, payload: bytes) -> bytes:
-    """Give one frame as target/runner.py writes it."""
+    """Give one frame as on_target/session/runner.py writes it."""
     return struct.pack(">cI", kind, len(payload)) + payload
 
 

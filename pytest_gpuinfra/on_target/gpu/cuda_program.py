@@ -8,7 +8,7 @@ To run it by hand: `(cat plan.json; sleep 600) | python3 cuda_program.py`, the p
 It touches on the target: GPU memory within the plan's budget, its own processes, and what supervisor.py and
 crew.py name. It takes the target's lock, dies with its standard input, and takes about 4 s for two GPUs.
 
-The plan: plan.py, GpuPlan. Events, one JSON object a line (facts/gpu_program.py reads them):
+The plan: plan.py, GpuPlan. Events, one JSON object a line (subjects/transfers/program.py reads them):
     progress   phase, text, done, total, at_s
     plan       what will be done, and by which driver library
     device     one for each device at hand or asked for

@@ -8,7 +8,7 @@ It imports its neighbours in this directory, which travel with it (plan.py), tor
 It touches on the target: GPU memory within the plan's budget, its own processes, the port of the rendezvous on the
 first host, a free port on each. It takes the target's lock where the plan says so, and dies with its standard input.
 
-The plan: plan.py, HostsPlan. Events, one JSON object a line (facts/host_collective.py reads them):
+The plan: plan.py, HostsPlan. Events, one JSON object a line (subjects/groups/part.py reads them):
     progress   phase, text, at_s
     host       what this host brings, before it meets the others
     met        its place among them

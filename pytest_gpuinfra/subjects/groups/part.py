@@ -1,7 +1,7 @@
 """
 One host's part in an all-reduce over a group of hosts, as its program saw it.
 
-Source: target/hosts_program.py, schema 1, one JSON object a line.
+Source: on_target/groups/hosts_program.py, schema 1, one JSON object a line.
 A part without its last event is incomplete, whatever else it says.
 """
 

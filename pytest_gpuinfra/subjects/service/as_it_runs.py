@@ -18,7 +18,7 @@ _WRITES = re.compile(r"DUMP|TRACE|PROFIL|DEBUG_FILE|DEBUG_INFO")
 """Variables by which a library would leave files there: NCCL_TOPO_DUMP_FILE, CUDA_ENABLE_COREDUMP_ON_EXCEPTION."""
 _NCCL_FILE = re.compile(r"/libnccl\.so(?:\.\d+)*$")
 NO_PYTHON_PROCESS = "processes is a Python"
-"""In what target/probe_service.py says where it looked at every process."""
+"""In what on_target/probe/probe_service.py says where it looked at every process."""
 _ASKED = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_SOCKET_IFNAME")
 
 

@@ -64,7 +64,7 @@ class ServiceFacts:
 
     @cached_property
     def tree(self) -> Tree:
-        """All readings, by the entries of target/probe_service.py."""
+        """All readings, by the entries of on_target/probe/probe_service.py."""
         return self._capture.tree("service")
 
     @cached_property

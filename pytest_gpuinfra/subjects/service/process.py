@@ -5,7 +5,7 @@ Engines rename their ranks, which overwrites the command line and, where the tit
 environment: what is missing from such an environment is unknown, never "not set".
 
 Source: proc(5) (stat, status, cmdline, environ, limits), Linux 6.8; the state of an environment block is told by
-target/probe_environ.py; seen on SGLang 0.5 (/proc of ranks under setproctitle).
+on_target/probe/probe_environ.py; seen on SGLang 0.5 (/proc of ranks under setproctitle).
 """
 
 from __future__ import annotations

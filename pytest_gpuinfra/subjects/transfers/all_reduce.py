@@ -1,7 +1,7 @@
 """
 One all-reduce as a GPU program saw it: every sum, the transports, the speed, and how far each rank got.
 
-Source: target/arm.py, event "allreduce".
+Source: on_target/gpu/arm.py, event "allreduce".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 What a run of a GPU program saw: devices, peer transfers, chains, all-reduces, and whether it came to its end.
 
-Source: target/cuda_program.py and target/torch_program.py, schema 1, one JSON object a line.
+Source: on_target/gpu/cuda_program.py and on_target/gpu/torch_program.py, schema 1, one JSON object a line.
 A run without its last event is incomplete, whatever else it says.
 """
 

@@ -1,7 +1,7 @@
 """
 One copy between GPUs as a GPU program saw it: a directed pair, or a chain of three, by one mechanism.
 
-Source: target/pairs.py and target/torch_program.py, events "pair" and "chain".
+Source: on_target/gpu/pairs.py and on_target/gpu/torch_program.py, events "pair" and "chain".
 """
 
 from __future__ import annotations
