@@ -1,7 +1,7 @@
 """
 Secrets are masked in everything that is written: recording, reports, JUnit, Allure, terminal.
 
-What is secret by name, form and place is one list, which the target uses, too (on_target/probe/probe_mask.py). On top of that a
+What is secret by name, form and place is one list, which the target uses, too (probe_mask.py). On top of that a
 run knows secrets by value: the endpoints' keys, and the user information of their addresses.
 Masking twice gives the same as masking once; JSON stays JSON, so that a masked recording can be judged again.
 """

@@ -1,7 +1,7 @@
 """
 What every GPU did while a load ran against the service, and which processes computed on it.
 
-Source: on_target/sampler/sampler.py, one JSON object a line; activity, memory and power are NVML's (nvml.h, driver 580), or
+Source: sampler.py, one JSON object a line; activity, memory and power are NVML's (nvml.h, driver 580), or
 nvidia-smi's where NVML could not be loaded.
 A sampling without its last event is incomplete, whatever else it says.
 """

@@ -1,7 +1,7 @@
 """
 File systems as a program sees them: mounts, sizes, and whether files can be read.
 
-Source: proc(5) (/proc/PID/mounts: octal escapes in paths), statvfs(3); the samples are on_target/probe/probe_reading.py's.
+Source: proc(5) (/proc/PID/mounts: octal escapes in paths), statvfs(3); the samples are probe_reading.py's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 What a unit logged since it was started: out-of-memory kills, and lines that tell of an error.
 
-Source: journalctl(1), `-o json`, cut down by on_target/probe/probe_service.py to message, priority (syslog(3): 3 is an error)
+Source: journalctl(1), `-o json`, cut down by probe_service.py to message, priority (syslog(3): 3 is an error)
 and pid; systemd's own words for a kill (src/core/unit.c, 246 to 257); Python's traceback and logging; CUDA's, NCCL's
 and torch's wordings.
 """

@@ -1,7 +1,7 @@
 """
 What the service's own Python starts with: its version, its path, and what its sitecustomize does to the environment.
 
-Source: on_target/probe/probe_service.py, which starts the interpreter anew in the environment of the unit's main process;
+Source: probe_service.py, which starts the interpreter anew in the environment of the unit's main process;
 site (library documentation of Python 3.11) for sitecustomize and usercustomize.
 """
 
