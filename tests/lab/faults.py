@@ -196,7 +196,7 @@ def rebooted(host: LabVm) -> None:
         host.restore("rebooted")
         return
     host.restore("ready")
-    host.shell(BY_HAND)
+    host.shell(f"{BY_HAND}; journalctl --sync")
     host.reboot()
     host.checkpoint("rebooted")
 
