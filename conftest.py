@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 LAB = ("tests/plugin/test_ssh.py",)
@@ -60,6 +62,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare what the tests are marked with."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job: what tests start would ignore it, too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "lab: needs root and the lab's Debian packages (a booted container as the host)")
     config.addinivalue_line("markers", "lab_vm: needs root and the lab's virtual machine")
     config.addinivalue_line("markers", "slow: starts other programs, or draws many examples; no part of the inner loop")
