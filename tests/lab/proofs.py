@@ -47,7 +47,8 @@ def holds(condition: Condition, host: Any) -> bool:
 def _logged(*messages: str) -> str:
     """The journal has these of the kernel, of whichever boot."""
     return " && ".join(
-        f"journalctl -q -o cat _TRANSPORT=kernel | grep -qF -- {shlex.quote(message)}" for message in messages
+        f"journalctl -q -o short-monotonic _TRANSPORT=kernel | grep -qF -- {shlex.quote(message)}"
+        for message in messages
     )
 
 

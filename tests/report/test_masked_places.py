@@ -325,10 +325,10 @@ def below(root: int) -> set[int]:
 
 
 HOOKS = """
-from pytest_gpuinfra.capture.capture import file, node
+from pytest_gpuinfra.capture.capture import command, file, node
 
 def pytest_gpuinfra_requests(config):
-    return [node("own", file("unit", "UNIT"), file("cmdline", "CMDLINE"))]
+    return [node("own", file("unit", "UNIT"), file("cmdline", "CMDLINE"), command("slow", "sleep", "1"))]
 """
 LIVE = """
 def test_own(gpu_facts, gpu_evidence):
