@@ -194,7 +194,8 @@ def _destination(text: str) -> str:
     return text
 
 
-def _endpoint(text: str) -> str:
+def endpoint_url(text: str) -> str:
+    """Give an endpoint's address as it is; ValueError for one that nobody could ask."""
     reason = url_refusal(text)
     if reason:
         raise ValueError(reason)
@@ -215,7 +216,7 @@ class HostSpec(_Model):
         description='true: be root through `sudo -n`; "read": only read what root reads, by the sudoers file that '
         "`gpuinfra sudoers` prints (docs/security.md)",
     )
-    endpoint: Annotated[str, AfterValidator(_endpoint)] | None = Field(
+    endpoint: Annotated[str, AfterValidator(endpoint_url)] | None = Field(
         None,
         pattern="^https?://",
         description='inference endpoint as seen from where the service runs, "http://localhost:30000"; '

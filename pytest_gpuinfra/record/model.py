@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from pytest_gpuinfra.endpoint.readiness import Readiness
 from pytest_gpuinfra.inventory.groups import CollectiveExpectation
+from pytest_gpuinfra.inventory.inventory import endpoint_url
 
 FORMAT = "pytest-gpuinfra recording"
 VERSION = 1
@@ -151,7 +152,7 @@ class Endpoint(TypedDict, total=False):
     """What was learned of the inference endpoint."""
 
     __pydantic_config__ = _CLOSED  # type: ignore[misc]
-    address: Required[Annotated[str, Field(pattern="^https?://")]]
+    address: Required[Annotated[str, Field(pattern="^https?://"), AfterValidator(endpoint_url)]]
     embedded: bool
     readiness: Required[Annotated[dict[str, Any], AfterValidator(_is_readiness)]]
     models_at: float | None

@@ -153,6 +153,8 @@ def _part(text: str) -> Callable[[dict[str, Any]], str]:
 
 
 COMMAND = {"name": "a", "kind": "command"}
+CLIMBED: dict[str, Any] = {"base_url": "http://h:1", "rungs": [], "stop": "ready", "waited_s": 0.0, "wait_s": 0.0}
+ASKED = {"address": "http://127.0.<b>]]>0.1:31000", "readiness": CLIMBED, "exchanges": []}
 GROUP: dict[str, Any] = {"expect": {"hosts": []}, "runs": {}}
 BAD_HOSTS: dict[str, tuple[Callable[[dict[str, Any]], str | None], str]] = {
     "nothing": (_part("null"), "hosts.b"),
@@ -175,6 +177,7 @@ BAD_HOSTS: dict[str, tuple[Callable[[dict[str, Any]], str | None], str]] = {
     "a command": (_set("capture", "requests", to=[{"id": "x", "kind": "node", "items": [COMMAND]}]), "'argv'"),
     "gathered": (_set("gathered", to={"gpu": {"cuda": {"lines": 5}}}), "hosts.b.gathered.gpu.cuda.lines"),
     "endpoint": (_set("gathered", to={"endpoint": {"exchanges": []}}), "hosts.b.gathered.endpoint.address"),
+    "endpoint's address": (_set("gathered", to={"endpoint": ASKED}), "endpoint.address: it is no URL"),
     "group": (_set("gathered", to={"collectives": {"g": GROUP}}), "collectives.g.expect"),
     "expectation": (_set("spec", to={"expect": {"peer_acess": "correct"}}), "peer_acess: unknown key"),
     "address": (_set("spec", to={"address": "-oProxyCommand=touch /tmp/x"}), "hosts.b.address"),
