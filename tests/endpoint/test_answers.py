@@ -161,7 +161,7 @@ def _asked(llama: EmbeddedServer, kind: str, *, stream: bool = False, **options:
         ("half", False, "wrong", "no complete JSON"),
         ("half", True, "wrong", "without finish reason"),
         ("huge", False, "wrong", "longer than"),
-        ("huge", True, "wrong", "longer than"),
+        ("huge", True, "wrong", "a line of more than"),
         ("page", False, "wrong", "a web page"),
         ("page", True, "wrong", "came as text/html"),
         ("plain", True, "wrong", "came as text/plain"),
