@@ -275,18 +275,6 @@ finally:
 " "$(systemctl show -p MainPID --value systemd-journald)"
 journalctl --sync
 """
-# All kinds of errors, in Device Control of the PCI Express capability; a virtio device reports none by itself.
-REPORTING = """python3 -c "
-import struct
-with open('/sys/bus/pci/devices/0000:42:00.0/config', 'r+b', buffering=0) as config:
-    space = config.read(256)
-    place = space[0x34]
-    while space[place] != 0x10:
-        place = space[place + 1]
-    config.seek(place + 8)
-    config.write(struct.pack('<H', struct.unpack_from('<H', space, place + 8)[0] | 0xF))
-"
-"""
 KMSG_XID = "NVRM: Xid (PCI:0000:{}:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 FILE = "/etc/modprobe.d/gpu-iommu-identity.conf"
 PORT = "/sys/devices/pci0000:00/0000:00:01.1"
@@ -639,7 +627,11 @@ VM_KERNEL = (
         # The kernel could not recover it, and reads nothing more from it.
         errors={"test_link_is_capable_of_the_expected_speed[41:00.0]": "max_link_speed of 0000:41:00.0"},
     ),
-    _vm("PCIe port reports a corrected error", steps(REPORTING, monitor("pcie_aer_inject_error -c gpu1 RCVR"))),
+    # qemu raises no interrupt for a corrected error, so the kernel's line is put into its log.
+    _vm(
+        "PCIe port reports a corrected error",
+        logs("virtio-pci 0000:42:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"),
+    ),
     _vm(
         "kernel kills a process for want of memory",
         "systemd-run --quiet --wait --property=MemoryMax=40M --property=MemorySwapMax=0 "
