@@ -48,7 +48,7 @@ wait
 KINDS: dict[str, tuple[list[str], str, str]] = {
     "user": (["--user", OP], "", ""),
     "root": ([], "", ""),
-    "dropped": ([], DROP, "cannot be read: EACCES"),
+    "dropped": ([], DROP, "EACCES"),
     "dropped, traceable": (["--cap-add=SYS_PTRACE"], DROP, ""),
 }
 """Options of docker, how the service is started, and why it is not run as; "" where it is."""
