@@ -331,8 +331,12 @@ def _make_run(config: pytest.Config) -> Run | None:
     try:
         run = _read_run(config, names)
     except BaseException:
-        for connection in early.values():
-            connection.close()
+        if early:
+            from pytest_gpuinfra.connection.ssh import close_sockets
+
+            for connection in early.values():
+                connection.close()
+            close_sockets()
         raise
     config.stash[RUN] = run
     config.stash[_INTERRUPTS] = Interrupts(run)
