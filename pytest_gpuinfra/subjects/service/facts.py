@@ -22,6 +22,7 @@ from pytest_gpuinfra.subjects.service.unit_file import UnitFile, parse_unit_file
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments
 from pytest_gpuinfra.wire import text_lines
 
+_AS_ROOT = "read as root (--gpu-sudo, or --gpu-sudo-read)"
 _NO_SUCH = "its name is wrong, or it is somewhere else (`container` in the inventory?): systemctl list-unit-files"
 
 
@@ -273,14 +274,14 @@ class ServiceFacts:
         return tuple(layers)
 
     def _manager(self) -> Mapping[str, str]:
-        text = self._one("", "manager").require()
+        text = self._one("", "manager").require(remedy="systemctl show-environment, as the login does")
         return split_assignments(text_lines(text))[0]
 
     def _assignments(self, path: str) -> Mapping[str, str]:
         node = self.tree.get(f"environment {path}")
         values = {}
         there = node is not None and not node["text"].missing
-        for line in text_lines(node["text"].require()) if node and there else ():
+        for line in text_lines(node["text"].require(remedy=_AS_ROOT)) if node and there else ():
             name, sign, value = line.partition("=")
             value = value.strip()
             if sign:
@@ -292,7 +293,7 @@ class ServiceFacts:
         kind, _, path = entry.partition(" ")
         if node["text"].missing:
             return FileOfUnit(path, "", 0.0, True)
-        text = node["text"].require(remedy="read as root (--gpu-sudo)")
+        text = node["text"].require(remedy=_AS_ROOT)
         return FileOfUnit(path, text, parse_number(node["stat"], "mtime"), kind == "file")
 
     def _in_effect(self, drop_ins: list[FileOfUnit]) -> list[FileOfUnit]:
