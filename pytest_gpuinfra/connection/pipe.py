@@ -658,9 +658,10 @@ class PipeConnection:
                     )
                 for key, _ in selector.select(left):
                     if key.fileobj is feed and feed is not None:
-                        if not outgoing and not process.stdin.closed:
+                        more = feed.take()  # nothing, where an earlier look took what this one was called for
+                        if more and not outgoing and not process.stdin.closed:
                             selector.register(process.stdin, selectors.EVENT_WRITE)
-                        outgoing += feed.take()
+                        outgoing += more
                         continue
                     if key.fileobj is process.stdin:
                         try:
