@@ -360,7 +360,15 @@ def test_no_secret_is_in_the_process_list_of_a_live_run(tmp_path: Path, monkeypa
     watcher = ProcessList()
     watcher.start()
     try:
-        arguments = ["-m", "pytest", *STRICT, "--gpu-inventory=gpuinfra.toml", *EVERYWHERE, "test_own.py"]
+        arguments = [
+            "-m",
+            "pytest",
+            *STRICT,
+            "--gpu-host=here",
+            "--gpu-inventory=gpuinfra.toml",
+            *EVERYWHERE,
+            "test_own.py",
+        ]
         output = run_in(folder, *arguments)
     finally:
         watcher.ended.set()
@@ -370,7 +378,7 @@ def test_no_secret_is_in_the_process_list_of_a_live_run(tmp_path: Path, monkeypa
     assert [command for command in watcher.commands if found_in(command.decode("utf-8", "replace"))] == []
     holding = [text for text in watcher.environments if found_in(text.decode("utf-8", "replace"))]
     assert holding == [f"OUR_KEY={KEY}".encode()]
-    assert "test_own" in output
+    assert "test_own[here]" in output
     assert leaks(output) == []
     (folder / "gpuinfra.toml").unlink()
     assert shown_in(folder) == {}
