@@ -32,15 +32,28 @@ class Spool:
     A folder of captures.
 
     Args:
-        directory: One that another process made and will remove; None for one of its own.
+        directory: One that another process made and will remove; None for one of its own, made when it is needed.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
         self._own = directory is None
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="gpuinfra-run-"))
+        self._directory = directory
+        self._closed = False
         self._loaded: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
         self._requests: dict[str, tuple[Request, ...]] = {}
         self._lock = Lock()
+        self._folder_lock = Lock()
+
+    @property
+    def directory(self) -> Path:
+        """Where the files are."""
+        with self._folder_lock:
+            return self._made()
+
+    def _made(self) -> Path:
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="gpuinfra-run-"))
+        return self._directory
 
     def put(self, capture: Capture) -> Capture:
         """Write a capture down; gives one that is the same and holds no answers in memory."""
@@ -69,8 +82,11 @@ class Spool:
         return answers
 
     def write(self, name: str, data: Any) -> None:
-        """Write one file."""
-        (self.directory / name).write_text(json.dumps(data, ensure_ascii=False), "utf-8", "backslashreplace")
+        """Write one file; once closed, nothing: captures that an interrupted run left behind still end in threads."""
+        text = json.dumps(data, ensure_ascii=False)
+        with self._folder_lock:
+            if not self._closed:
+                (self._made() / name).write_text(text, "utf-8", "backslashreplace")
 
     def read(self, name: str) -> Any:
         """Read one file."""
@@ -79,8 +95,10 @@ class Spool:
     def close(self) -> None:
         """Remove the folder, if it is its own."""
         self._loaded.clear()
-        if self._own:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        with self._folder_lock:
+            self._closed = True
+            if self._own and self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class SpooledAnswers(Mapping[str, Any]):

@@ -139,6 +139,7 @@ class Run:
         scheduling: Which items xdist's workers have run; None without xdist, and in a worker.
         all_aliases: In a worker of xdist, all hosts of the run; else empty.
         exit_status: pytest's own, once the session has ended.
+        spool: Where captures are written down.
     """
 
     settings: Settings
@@ -166,6 +167,7 @@ class Run:
     scheduling: HostScheduling | None = None
     all_aliases: Mapping[str, None] = field(default_factory=dict)
     exit_status: int | None = None
+    spool: Spool = field(default_factory=Spool)
     _targets: dict[str, list[Target]] = field(default_factory=dict)
     _parsed: deque[GpuHost] = field(default_factory=deque)
     _diagnosed: dict[str, tuple[dict[str, Any], tuple[Finding, ...]]] = field(default_factory=dict)
@@ -539,11 +541,6 @@ class Run:
 
         return findings_of(host, self.gathered.get(host.alias))
 
-    @cached_property
-    def spool(self) -> Spool:
-        """Where captures are written down."""
-        return Spool()
-
     def hand_over(self, worker: str, workers: int) -> dict[str, Any]:
         """
         Write down what xdist's workers need, once, and deal one of them its hosts.
@@ -700,5 +697,4 @@ class Run:
         if "embedded" in self.__dict__:
             self.embedded.close()
         close_sockets()
-        if "spool" in self.__dict__:
-            self.spool.close()
+        self.spool.close()

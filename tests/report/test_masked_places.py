@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -295,10 +295,11 @@ def test_compare_tells_how_much_was_masked(tmp_path: Path) -> None:
 
 
 class ProcessList(threading.Thread):
-    """Looks at command line and environment of every process below this one, again and again."""
+    """Looks at command line and environment of each process that begins below this one, again and again."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.others = below(os.getpid())
         self.ended = threading.Event()
         self.commands: set[bytes] = set()
         self.environments: set[bytes] = set()
@@ -306,20 +307,20 @@ class ProcessList(threading.Thread):
     def run(self) -> None:
         """Look until told to end."""
         while not self.ended.wait(0.01):
-            for pid in below(os.getpid()):
+            for pid in below(os.getpid(), without=self.others):
                 with contextlib.suppress(OSError):
                     self.commands.add(Path(f"/proc/{pid}/cmdline").read_bytes())
                     self.environments.update(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
 
 
-def below(root: int) -> set[int]:
-    """Give the processes that descend from one."""
+def below(root: int, without: Set[int] = frozenset()) -> set[int]:
+    """Give the processes that descend from one, but not these, such as a lab's host, nor what descends from them."""
     parents = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
     found = {root}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+    while more := {pid for pid, parent in parents.items() if parent in found} - found - without:
         found |= more
     return found - {root}
 
