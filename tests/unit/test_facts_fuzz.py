@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuinfra.capture.reading import Reading
-from pytest_gpuinfra.errors import GpuInfraError
+from pytest_gpuinfra.errors import GpuInfraError, ParseError
 from pytest_gpuinfra.subjects.boot.boot import parse_boot_id, parse_kernel_release, parse_uptime_s
 from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
 from pytest_gpuinfra.subjects.boot.confidential import parse_confidential
@@ -315,3 +315,15 @@ def test_json_of_a_host_with_a_number_that_is_none(value: object) -> None:
         status = {"mode": 0o020666, "major": 195, "minor": 0, "uid": 0, "gid": 0, key: value}
         with contextlib.suppress(GpuInfraError):
             parse_device_tree({"nvidia0": {".": Reading("stat", json.dumps(status))}}, "/dev")
+
+
+def test_json_of_a_host_that_lacks_a_key() -> None:
+    """Each key of a unit's journal and of a device node may be missing: that is an error of ours."""
+    status = {"mode": 0o020666, "major": 195, "minor": 0, "uid": 0, "gid": 0}
+    for key in status:
+        less = json.dumps({name: value for name, value in status.items() if name != key})
+        with pytest.raises(ParseError, match="not the status of a file"):
+            parse_device_tree({"nvidia0": {".": Reading("stat", less)}}, "/dev")
+    for less in ('{"message": "m"}', '{"priority": "6"}'):
+        with pytest.raises(ParseError, match="not an entry of a journal"):
+            parse_unit_journal(Reading("journal", less, exit_status=0))

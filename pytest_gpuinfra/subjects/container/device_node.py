@@ -64,11 +64,11 @@ def parse_device_tree(tree: Tree, root: str = "/dev") -> tuple[DeviceNode, ...]:
         try:
             seen = load(reading.require(remedy="ask as root"))
             mode, major, minor = (operator.index(seen[name]) for name in ("mode", "major", "minor"))
-            kind = stat.filemode(mode)
+            kind, owner, group = stat.filemode(mode), str(seen["uid"]), str(seen["gid"])
         except (ValueError, KeyError, TypeError, OverflowError):
             raise ParseError(reading.source, 1, reading.text or "", "not the status of a file") from None
         if kind[0] in "cb":
-            nodes.append(DeviceNode(f"{root}/{name}", major, minor, kind[1:], str(seen["uid"]), str(seen["gid"])))
+            nodes.append(DeviceNode(f"{root}/{name}", major, minor, kind[1:], owner, group))
     return tuple(sorted(nodes, key=lambda node: node.path))
 
 
