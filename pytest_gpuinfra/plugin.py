@@ -275,6 +275,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "gpu_expects(key, ...): skip unless the inventory expects this of the host, or device.KEY of the GPU",
     )
+    config.addinivalue_line("markers", "gpu_judges(key, ...): judge what the inventory expects by this, and run anyway")
     config.addinivalue_line("markers", "gpu_level(level): passive, active or disruptive; skip above --gpu-level")
     run = _make_run(config)
     if run is None:
@@ -289,8 +290,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(endings, "gpuinfra-endings")
     config.pluginmanager.register(endings.AskedFor(), "gpuinfra-asked-for")
     from pytest_gpuinfra.capture.spool import IN_MEMORY
+    from pytest_gpuinfra.fixtures.suites import suite_files
     from pytest_gpuinfra.report.masked import MaskedReports
+    from pytest_gpuinfra.session.ledger import LEDGER, Ledger
 
+    config.stash[LEDGER] = Ledger(config, run, suite_files())
+    config.pluginmanager.register(config.stash[LEDGER], "gpuinfra-ledger")
     config.pluginmanager.register(MaskedReports(run), "gpuinfra-masked")
     if len(run.all_aliases or run.selected) > IN_MEMORY:
         from pytest_gpuinfra.report.lean import Lean
@@ -530,7 +535,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if test not in places:
             places[test] = item.nodeid.partition("::")[0], item.location[1] or 0
         indices: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
-        last = ours[index].kind == "gpu_baseline_area"  # compares what the others gather
+        names = getattr(item, "fixturenames", ())  # what compares what the others gather, and what counts them
+        last = 2 if "gpu_expectations" in names else ours[index].kind == "gpu_baseline_area"
         return rank[ours[index].host], last, *places[test], indices.get(TARGET_FIXTURE, 0)
 
     ordered = [items[index] for index in sorted(ours, key=key)]

@@ -7,7 +7,6 @@ Everything is optional: what nobody expects is skipped, never judged.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.input_file import parse_toml, read_text
 from pytest_gpuinfra.inventory.gpu import GpuExpectation
 from pytest_gpuinfra.inventory.groups import CollectiveExpectation
+from pytest_gpuinfra.inventory.keys import OF_HOST, expected_keys, models_of, nearest
 from pytest_gpuinfra.inventory.model import ModelExpectation
 from pytest_gpuinfra.inventory.names.hostlist import expand, is_hostlist
 from pytest_gpuinfra.inventory.names.named import ALIAS
@@ -172,8 +172,8 @@ class Expectation(_Model):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing at all is expected."""
-        return self == Expectation()
+        """Whether nothing at all is expected; what is merely allowed is no expectation."""
+        return not any(True for _ in expected_keys(self))
 
     def warnings(self) -> list[str]:
         """Name what is legal, and will hardly come true."""
@@ -238,6 +238,15 @@ class HostSpec(_Model):
             if getattr(self.expect, key) != empty and getattr(self, key) is None:
                 raise ValueError(f"`expect.{key}` needs `{key}`, the name of what it speaks of")
         return self
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """Keys by which something is expected of the host, those under `expect` without that word. Shape (n,)."""
+        found = [*(name for name in OF_HOST if getattr(self, name)), *expected_keys(self.expect)]
+        computing = [address for row in self.expect.devices if row.driver in (None, "nvidia") for address in row.pci]
+        if self.expect.devices and len(computing) < 2 and "peer_access" in found:
+            found.remove("peer_access")  # one GPU has no peer
+        return tuple(found)
 
     def with_texts(self, base: Path) -> HostSpec:
         """
@@ -352,7 +361,7 @@ def _layered(
         own = _merge([*above, host])
         group = own.get("group", raw.get("defaults", {}).get("group"))
         if group is not None and group not in groups:
-            faults.append(f"hosts.{key}.group: no [groups.{group}]" + _nearest(str(group), groups))
+            faults.append(f"hosts.{key}.group: no [groups.{group}]" + nearest(str(group), groups))
         layers = [raw.get("defaults", {}), groups.get(group, {}), own]
         merged[key] = _merge([layer for layer in layers if isinstance(layer, dict)])
     return merged
@@ -372,7 +381,7 @@ def _fault(item: Mapping[str, Any]) -> str:
     location = item["loc"]
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
     if item["type"] == "extra_forbidden":
-        return f"{key}: unknown key" + _nearest(str(location[-1]), _legal_keys(location))
+        return f"{key}: unknown key" + nearest(str(location[-1]), _legal_keys(location))
     reason = str(item["msg"]).removeprefix("Value error, ")
     given = item.get("input")
     shown = f", not {given!r}" if isinstance(given, (str, int, float, bool)) else ""
@@ -389,22 +398,8 @@ def _legal_keys(location: Sequence[str | int]) -> list[str]:
             continue
         field = model.model_fields.get(str(part))
         if field is not None:
-            model = next((m for m in _models(field.annotation)), None)
+            model = next((m for m in models_of(field.annotation)), None)
     return list(model.model_fields) if model else []
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
-
-
-def _nearest(name: str, legal: Iterable[str]) -> str:
-    legal = list(legal)
-    close = difflib.get_close_matches(name, legal, 1, 0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; legal here: {', '.join(legal)}" if legal else ""
 
 
 def json_schema() -> dict[str, Any]:

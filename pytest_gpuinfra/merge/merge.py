@@ -148,7 +148,9 @@ def _recording(kept: Sequence[NodeReport], expected: Sequence[str], files: Found
         ]
     started = min((report.began for report in kept if report.began), default="")
     trimmed = [row for report in kept for row in report.trimmed]
-    return Recording(hosts, results, started, ", ".join(sorted({report.plugin for report in kept})), trimmed)
+    plugin = ", ".join(sorted({report.plugin for report in kept}))
+    narrowed = {report.node: report.narrowed for report in kept if report.narrowed}
+    return Recording(hosts, results, started, plugin, trimmed, narrowed=narrowed)
 
 
 def _result(identity: str, node: str, outcome: str, message: str) -> dict[str, Any]:

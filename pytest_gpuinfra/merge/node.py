@@ -42,6 +42,7 @@ class NodeReport:
     explained: bool
     boot: str
     trimmed: tuple[Mapping[str, Any], ...]
+    narrowed: str = ""
     contested: bool = False
 
     @property
@@ -82,7 +83,8 @@ def read_reports(recording: Recording, path: Path, place: str, spool: Spool | No
             if str(row["where"]).startswith(begin)
         )
         run = recording.started_at, recording.plugin, recording.exit_status, explained
-        found.append(NodeReport(node, place, path, renamed, results, *run, boot, trimmed))
+        narrowed = recording.narrowed.get(alias, "")
+        found.append(NodeReport(node, place, path, renamed, results, *run, boot, trimmed, narrowed))
     return found
 
 

@@ -250,6 +250,9 @@ class RunData(BaseModel):
     exit_status: int | None = Field(
         None, description="pytest's own: 0 or 1 where the run came to its end, 2 to 5 where it did not"
     )
+    narrowed: dict[str, str] = Field(
+        default_factory=dict, description='which part of all checks was run, by alias: "8 of 425 checks (-k xid)"'
+    )
     trimmed: list[Cut] = Field(default_factory=list, description="what was cut out for the recording's size")
     hosts: dict[str, Any]
 

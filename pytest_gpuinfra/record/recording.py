@@ -6,6 +6,7 @@ Format: JSON, UTF-8, keys sorted, one document:
      "hosts": {alias: {"spec": {...}, "capture": {...}, "gathered": {...}}},
      "results": [{"id": str, "host": alias, "outcome": str, "message": str, "took_s": float}],
      "exit_status": pytest's own, before ours,
+     "narrowed": {alias: "8 of 425 checks (-k xid)"},
      "trimmed": [{"where": path, "characters": int, "kept": int}]}
 Secrets are masked when it is written. docs/recording.md explains it; `gpuinfra schema --recording` prints its schema.
 """
@@ -72,6 +73,7 @@ class Recording:
         plugin: Version of pytest-gpuinfra that wrote it.
         trimmed: What was cut out of it for its size: where, characters, kept. Shape (n,).
         exit_status: pytest's own: 0 or 1 where the run came to its end, 2 to 5 where it did not; None if not known.
+        narrowed: Which part of all checks was run, by alias; absent for all of them.
     """
 
     hosts: Mapping[str, RecordedHost]
@@ -80,6 +82,7 @@ class Recording:
     plugin: str = ""
     trimmed: Sequence[Mapping[str, Any]] = ()
     exit_status: int | None = None
+    narrowed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cut_short(self) -> bool:
@@ -136,6 +139,7 @@ def _document_text(recording: Recording, masker: Masker) -> Iterator[str]:
         text = inner({"hosts": {alias: entry}})
         yield (",\n" if number else "\n") + text.partition("\n")[2].rpartition("\n")[0]
     rest = {
+        "narrowed": dict(recording.narrowed),
         "order": list(recording.hosts),
         "plugin": recording.plugin,
         "results": list(recording.results),
@@ -193,7 +197,9 @@ def read_recording(path: Path) -> Recording:
         hosts[shown] = damaged_host(shown, f"{path}: {host}")
         results = [row for row in results if row["host"] != alias]
         results.append(damage_result(shown, hosts[shown]))
-    return Recording(hosts, results, run.started_at, run.plugin, [dict(cut) for cut in run.trimmed], run.exit_status)
+    return Recording(
+        hosts, results, run.started_at, run.plugin, [dict(cut) for cut in run.trimmed], run.exit_status, run.narrowed
+    )
 
 
 def _parse(text: str, path: Path) -> tuple[Any, dict[str, str]]:

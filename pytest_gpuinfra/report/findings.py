@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _LINES = 8
-_IN_FULL = 8
+EACH_DIAGNOSED = 8
 """Hosts of one run up to which evidence and steps are printed, too; the report holds them for any number."""
 _STYLES = {"certain": "bold red", "likely": "bold yellow", "possible": "bold"}
 
@@ -29,14 +29,14 @@ def show_findings(console: Console, run: Run) -> None:
     """
     mask = shown_of(run).text
     for alias in run.hosts:
-        if len(run.hosts) > _IN_FULL and alias not in run.wrong:
+        if len(run.hosts) > EACH_DIAGNOSED and alias not in run.wrong:
             continue
         findings = run.findings(alias)
         if not findings:
             continue
         console.print(Text(f"{alias}: diagnosis, causes first", "bold"), soft_wrap=True)
         for number, finding in enumerate(findings[:_SHOWN], 1):
-            _show(console, number, finding, mask, brief=len(run.hosts) > _IN_FULL)
+            _show(console, number, finding, mask, brief=len(run.hosts) > EACH_DIAGNOSED)
         if len(findings) > _SHOWN:
             more = "; ".join(finding.title for finding in findings[_SHOWN:])
             console.print(Text(f"  and {len(findings) - _SHOWN} more: {more}"), soft_wrap=True)

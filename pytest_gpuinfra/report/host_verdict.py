@@ -12,7 +12,13 @@ IN_FULL = 40
 
 
 def verdict_of(
-    counts: Mapping[str, int], *, nothing_expected: bool, unknown_allowed: bool = False, cut_short: bool = False
+    counts: Mapping[str, int],
+    *,
+    nothing_expected: bool,
+    unknown_allowed: bool = False,
+    cut_short: bool = False,
+    narrowed: str = "",
+    suspected: bool = False,
 ) -> tuple[str, str]:
     """
     Put a host's outcomes into words.
@@ -22,6 +28,8 @@ def verdict_of(
         nothing_expected: Whether nothing is expected of the host.
         unknown_allowed: Whether errors may stand beside passes.
         cut_short: Whether the run was interrupted, so that items are missing.
+        narrowed: Which part of all checks was run: "8 of 425 checks (-k xid)"; "" for all of them.
+        suspected: Whether the diagnosis names a fault of the host.
 
     Returns:
         The verdict, and its style.
@@ -36,6 +44,10 @@ def verdict_of(
         return "nothing observed", "bold yellow"
     if counts.get("error"):
         return "nothing wrong seen, not all was", "yellow"
+    if suspected:
+        return f"{narrowed or 'nothing failed'}, but see the diagnosis", "bold yellow"
+    if narrowed:
+        return f"{narrowed}, nothing wrong", "yellow"
     if nothing_expected:
         return "nothing wrong seen, nothing expected", "green"
     return "may take traffic", "bold green"

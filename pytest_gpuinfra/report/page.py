@@ -134,7 +134,12 @@ def make_page(
     many = len(recording.hosts) > EACH
 
     def of(alias: str, *, brief: bool) -> HostPage:
-        return _host(alias, recording.hosts[alias], by_host[alias], brief, unknown_allowed, recording.cut_short)
+        said = {
+            "unknown_allowed": unknown_allowed,
+            "cut_short": recording.cut_short,
+            "narrowed": recording.narrowed.get(alias, ""),
+        }
+        return _host(alias, recording.hosts[alias], by_host[alias], brief, said)
 
     hosts = [of(alias, brief=many) for alias in recording.hosts]
     order = {"bad": 0, "unknown": 1, "good": 2}
@@ -152,14 +157,14 @@ def _host(
     host: RecordedHost,
     results: list[Mapping[str, Any]],
     brief: bool,
-    unknown_allowed: bool,
-    cut_short: bool,
+    said: Mapping[str, Any],
 ) -> HostPage:
     """Make a host's part; a brief one is for lists, and reads nothing of what the host answered."""
     spec = parse_inventory({"hosts": {alias: dict(host.spec)}}, alias).hosts[alias]
     counts = Counter(str(result["outcome"]) for result in results)
     nothing = spec.expect.empty
-    verdict, style = verdict_of(counts, nothing_expected=nothing, unknown_allowed=unknown_allowed, cut_short=cut_short)
+    findings = () if brief else _findings(alias, spec, host)
+    verdict, style = verdict_of(counts, nothing_expected=nothing, suspected=bool(findings), **said)
     if brief:
         failed, unknown = (_troubles(results, outcome) for outcome in ("failed", "error"))
         return HostPage(alias, verdict, style, counts, "", {}, (), failed, unknown, {}, {}, None)
@@ -172,7 +177,7 @@ def _host(
         counts,
         f"{host.capture.reached_by}, {host.capture.taken_at}",
         {} if host.capture.error else versions_of(facts, spec, host.gathered),
-        _findings(alias, spec, host),
+        findings,
         _troubles(results, "failed"),
         _troubles(results, "error"),
         dict(skipped.most_common()),

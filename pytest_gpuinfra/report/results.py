@@ -21,7 +21,7 @@ from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, RecordingErro
 from pytest_gpuinfra.fixtures.endings import OBSERVING
 from pytest_gpuinfra.record.recording import Recording, write_recording
 from pytest_gpuinfra.report.escaped import VisibleConsole
-from pytest_gpuinfra.report.findings import show_findings
+from pytest_gpuinfra.report.findings import EACH_DIAGNOSED, show_findings
 from pytest_gpuinfra.report.host_verdict import EACH, verdict_of
 from pytest_gpuinfra.report.masked import MaskedStream, masker_of
 from pytest_gpuinfra.report.message import parse_message
@@ -166,6 +166,7 @@ class ResultsPlugin:
             return
         nothing = any(not counts["passed"] for counts in by_host.values())
         unknown = nothing or any(counts["error"] for counts in by_host.values())
+        unknown = unknown or bool(self._suspected - set(self._run.narrowed))  # a part of all checks is asked for itself
         worth = self._config.getoption("--gpu-unknown")
         if unknown and worth == "fail":
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -264,6 +265,14 @@ class ResultsPlugin:
         for line in self._written:
             console.print(line, markup=False, soft_wrap=True)
 
+    @cached_property
+    def _suspected(self) -> frozenset[str]:
+        """Hosts of which the diagnosis names a fault; of many hosts, among those with an item that ended badly."""
+        few = len(self._run.hosts) <= EACH_DIAGNOSED
+        return frozenset(
+            alias for alias in self._run.hosts if (few or alias in self._run.wrong) and self._run.findings(alias)
+        )
+
     def _show_table(self, console: Console, counts: Mapping[str, Mapping[str, int]]) -> None:
         """Show verdict and number of items of each host."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -275,7 +284,12 @@ class ResultsPlugin:
         cut_short = self._run.exit_status == pytest.ExitCode.INTERRUPTED
         for alias, host in self._run.hosts.items():
             words, style = verdict_of(
-                counts[alias], nothing_expected=host.expect.empty, unknown_allowed=allowed, cut_short=cut_short
+                counts[alias],
+                nothing_expected=host.expect.empty,
+                unknown_allowed=allowed,
+                cut_short=cut_short,
+                narrowed=self._run.narrowed.get(alias, ""),
+                suspected=alias in self._suspected,
             )
             table.add_row(
                 Text(alias),

@@ -30,11 +30,13 @@ class GpuDevice:
         host: Alias.
         pci_address: "0000:01:00.0".
         expect: The row of the inventory that names it; one that expects nothing if no row does.
+        row: Which row of `expect.devices` that is, from 0; -1 if no row names it.
     """
 
     host: str
     pci_address: str
     expect: DeviceExpectation
+    row: int = -1
 
     def __str__(self) -> str:
         return f"{self.host}: GPU {short_address(self.pci_address)}"
@@ -100,10 +102,12 @@ def _named(values: Mapping[str, str]) -> list[tuple[str, object]]:
 def _devices(host: GpuHost) -> list[tuple[str, object]]:
     from pytest_gpuinfra.inventory.inventory import DeviceExpectation
 
-    expected = [(address, row) for row in host.expect.devices for address in row.pci]
-    if not expected:
-        expected = [(address, DeviceExpectation(pci=(address,))) for address in host.observed_gpus]
-    return [(short_address(address), GpuDevice(host.alias, address, row)) for address, row in expected]
+    found = [
+        GpuDevice(host.alias, address, expect, row)
+        for row, expect in enumerate(host.expect.devices)
+        for address in expect.pci
+    ] or [GpuDevice(host.alias, address, DeviceExpectation(pci=(address,))) for address in host.observed_gpus]
+    return [(short_address(device.pci_address), device) for device in found]
 
 
 def _pairs(host: GpuHost) -> list[tuple[str, object]]:

@@ -139,6 +139,7 @@ class Run:
         scheduling: Which items xdist's workers have run; None without xdist, and in a worker.
         all_aliases: In a worker of xdist, all hosts of the run; else empty.
         exit_status: pytest's own, once the session has ended.
+        narrowed: Which part of all checks was run, by alias: "8 of 425 checks (-k xid)"; absent for all of them.
         spool: Where captures are written down.
     """
 
@@ -167,6 +168,7 @@ class Run:
     scheduling: HostScheduling | None = None
     all_aliases: Mapping[str, None] = field(default_factory=dict)
     exit_status: int | None = None
+    narrowed: dict[str, str] = field(default_factory=dict)
     spool: Spool = field(default_factory=Spool)
     _targets: dict[str, list[Target]] = field(default_factory=dict)
     _parsed: deque[GpuHost] = field(default_factory=deque)
@@ -639,7 +641,7 @@ class Run:
             }
             for outcome in self.outcomes.values()
         ]
-        return Recording(hosts, results, self.started_at, plugin, exit_status=self.exit_status)
+        return Recording(hosts, results, self.started_at, plugin, exit_status=self.exit_status, narrowed=self.narrowed)
 
     @property
     def key_variables(self) -> set[str]:

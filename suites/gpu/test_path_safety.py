@@ -83,6 +83,7 @@ def engine_of(service: ServiceFacts) -> str | None:
         return None
 
 
+@pytest.mark.gpu_judges("peer_access")
 def test_service_uses_a_path_that_was_proven_right(path_safety: Verdict) -> None:
     """
     Every path between GPUs that the running service may use was proven right on this boot.

@@ -143,6 +143,7 @@ def torch_copy(
     )
 
 
+@pytest.mark.gpu_judges("peer_access")
 def test_peer_access_is_offered(capability: Verdict) -> None:
     """
     The driver offers peer access for the pair.
@@ -152,6 +153,7 @@ def test_peer_access_is_offered(capability: Verdict) -> None:
     assert capability.ok, capability.message
 
 
+@pytest.mark.gpu_judges("peer_access")
 def test_copy_engine_delivers_every_byte(copy_engine: Verdict) -> None:
     """
     A copy by the copy engine leaves on the destination exactly what the source held.
@@ -161,6 +163,7 @@ def test_copy_engine_delivers_every_byte(copy_engine: Verdict) -> None:
     assert copy_engine.ok, copy_engine.message
 
 
+@pytest.mark.gpu_judges("peer_access")
 def test_kernel_stores_deliver_every_byte(kernel_store: Verdict) -> None:
     """
     A kernel that writes into the peer's memory leaves there exactly what it wrote.
@@ -170,6 +173,7 @@ def test_kernel_stores_deliver_every_byte(kernel_store: Verdict) -> None:
     assert kernel_store.ok, kernel_store.message
 
 
+@pytest.mark.gpu_judges("peer_access")
 def test_kernel_loads_deliver_every_byte(kernel_load: Verdict) -> None:
     """
     A kernel that reads the peer's memory gets exactly what stands there.
@@ -242,6 +246,7 @@ def test_torch_copy_delivers_every_byte(torch_copy: Verdict) -> None:
     assert torch_copy.ok, torch_copy.message
 
 
+@pytest.mark.gpu_judges("gpu.peer_copy_gb_s_min")
 def test_bandwidth_is_what_it_was(bandwidth: Verdict) -> None:
     """
     The pair is as fast as it was measured before.

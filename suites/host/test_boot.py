@@ -26,6 +26,7 @@ def test_kernel_release_is_the_expected_one(
     )
 
 
+@pytest.mark.gpu_judges("kernel_command_line.has")
 def test_kernel_command_line_has_the_parameter(
     gpu_host: GpuHost, gpu_required_parameter: str, gpu_kernel_command_line: KernelCommandLine
 ) -> None:
@@ -43,6 +44,7 @@ def test_kernel_command_line_has_the_parameter(
     )
 
 
+@pytest.mark.gpu_judges("kernel_command_line.lacks")
 def test_kernel_command_line_lacks_the_parameter(
     gpu_host: GpuHost, gpu_forbidden_parameter: str, gpu_kernel_command_line: KernelCommandLine
 ) -> None:

@@ -26,6 +26,7 @@ def test_driver_version_is_the_expected_one(
     )
 
 
+@pytest.mark.gpu_judges("driver_parameters")
 def test_driver_parameter_has_the_expected_value(
     gpu_host: GpuHost, gpu_driver_parameter: ExpectedValue, gpu_driver_parameters: DriverParameters
 ) -> None:
@@ -45,6 +46,7 @@ def test_driver_parameter_has_the_expected_value(
     )
 
 
+@pytest.mark.gpu_judges("module_parameters")
 def test_module_parameter_has_the_expected_value(
     gpu_host: GpuHost, gpu_module_parameter: ExpectedValue, gpu_module_parameter_value: str
 ) -> None:

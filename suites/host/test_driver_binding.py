@@ -81,6 +81,7 @@ def test_device_is_bound_to_the_expected_driver(gpu_device: GpuDevice, binding: 
 
 
 @pytest.mark.gpu_expects("device.driver")
+@pytest.mark.gpu_judges("device.companion_driver")
 def test_companion_functions_follow(gpu_device: GpuDevice, companions: tuple[PciFunction, ...]) -> None:
     """
     The card's other functions and its group-mates are bound so that the GPU can be used as declared.

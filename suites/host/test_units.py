@@ -1,10 +1,13 @@
 """systemd units and files of the host: what must run, what must be gone, what must have no effect."""
 
+import pytest
+
 from pytest_gpuinfra import ExpectedValue, GpuHost, explain
 from pytest_gpuinfra.subjects.service.unit import UnitState
 from pytest_gpuinfra.subjects.service.units import unit_is
 
 
+@pytest.mark.gpu_judges("units")
 def test_unit_is_in_the_expected_state(
     gpu_host: GpuHost, gpu_expected_unit: ExpectedValue, gpu_unit_state: UnitState
 ) -> None:
@@ -22,6 +25,7 @@ def test_unit_is_in_the_expected_state(
     )
 
 
+@pytest.mark.gpu_judges("files_absent")
 def test_file_is_absent(gpu_host: GpuHost, gpu_absent_file: str, gpu_absent_file_exists: bool) -> None:
     """
     A file that must be gone is gone.

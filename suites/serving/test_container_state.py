@@ -15,6 +15,7 @@ from pytest_gpuinfra.subjects.gpu.table import GpuTable
 from pytest_gpuinfra.subjects.service.filesystem import Mount, Space
 
 
+@pytest.mark.gpu_judges("container")
 def test_container_runs(gpu_container: GpuContainer, gpu_container_state: ContainerState) -> None:
     """
     The container that serves is running.
@@ -71,6 +72,7 @@ def test_container_was_started_with_its_host(
     )
 
 
+@pytest.mark.gpu_judges("container.device_nodes")
 def test_container_has_the_device_node(
     gpu_container: GpuContainer, gpu_container_node: str, gpu_container_nodes: Mapping[str, DeviceNode]
 ) -> None:
@@ -268,6 +270,7 @@ def test_open_file_limit_is_high_enough(
     )
 
 
+@pytest.mark.gpu_judges("container.mounted")
 def test_path_is_mounted(
     gpu_container: GpuContainer, gpu_container_mount: str, gpu_container_mounts: Mount | None
 ) -> None:
@@ -304,6 +307,7 @@ def test_files_of_the_path_are_readable(
     )
 
 
+@pytest.mark.gpu_judges("container.disk_free_gib")
 def test_disk_has_space_left(
     gpu_container: GpuContainer, gpu_container_disk: ExpectedSpace, gpu_container_space: Space
 ) -> None:

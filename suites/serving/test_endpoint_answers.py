@@ -64,6 +64,7 @@ def after_refusals(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
     return gpu_judge(lambda: judge_still_answers(gpu_serving.refusals, gpu_serving.after_refusals))
 
 
+@pytest.mark.gpu_judges("prompts", "model.api")
 def test_answer_is_right(answer: Verdict) -> None:
     """
     A question with a known answer gets it, in the content, whole.
@@ -82,6 +83,7 @@ def test_usage_adds_up(usage: Verdict) -> None:
     assert usage.ok, usage.message
 
 
+@pytest.mark.gpu_judges("model.different_repeats_max")
 def test_repeats_are_identical(repeats: Verdict) -> None:
     """
     The same question, asked again alone at temperature 0, gets the same text.

@@ -59,6 +59,7 @@ def dtype(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
     return gpu_judge(lambda: judge_engine_setting(gpu_serving.engine, "dtype", gpu_serving.expect.dtype))
 
 
+@pytest.mark.gpu_judges("endpoint")
 def test_endpoint_is_ready(readiness: Verdict) -> None:
     """
     The endpoint takes requests: port, health, model list, and one generated token.

@@ -49,6 +49,9 @@ def eight_streams(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
     )
 
 
+@pytest.mark.gpu_judges(
+    "model.speculation.enabled", "model.speculation.algorithm", "model.speculation.mean_accepted_length_min"
+)
 def test_speculation_is_as_expected(speculation: Verdict) -> None:
     """
     Speculative decoding drafts, and its drafts are accepted.
@@ -58,6 +61,7 @@ def test_speculation_is_as_expected(speculation: Verdict) -> None:
     assert speculation.ok, speculation.message
 
 
+@pytest.mark.gpu_judges("model.throughput.one_stream_tokens_per_s")
 def test_one_stream_is_as_fast_as_before(one_stream: Verdict) -> None:
     """
     One request at a time is as fast as the stored baseline.
@@ -67,6 +71,7 @@ def test_one_stream_is_as_fast_as_before(one_stream: Verdict) -> None:
     assert one_stream.ok, one_stream.message
 
 
+@pytest.mark.gpu_judges("model.throughput.eight_streams_tokens_per_s")
 def test_eight_streams_are_as_fast_as_before(eight_streams: Verdict) -> None:
     """
     Eight requests at the same time are as fast as the stored baseline.

@@ -74,6 +74,7 @@ def test_every_request_of_the_load_is_answered(load: Verdict) -> None:
     assert load.ok, load.message
 
 
+@pytest.mark.gpu_judges("model.participation.gpus")
 def test_gpu_carries_a_rank_of_the_service(presence: Verdict) -> None:
     """
     A process of the service computes on the GPU, all the time.
@@ -83,6 +84,7 @@ def test_gpu_carries_a_rank_of_the_service(presence: Verdict) -> None:
     assert presence.ok, presence.message
 
 
+@pytest.mark.gpu_judges("model.participation.activity_min_percent")
 def test_gpu_works_under_load(activity: Verdict) -> None:
     """
     The GPU works while requests are under way.
@@ -92,6 +94,7 @@ def test_gpu_works_under_load(activity: Verdict) -> None:
     assert activity.ok, activity.message
 
 
+@pytest.mark.gpu_judges("model.participation.memory_min_mib", "model.participation.memory_max_mib")
 def test_memory_of_the_service_is_within_its_band(memory: Verdict) -> None:
     """
     The service holds as much memory on the GPU as it was planned to.

@@ -30,6 +30,7 @@ def test_unit_file_equals_the_users_copy(
     )
 
 
+@pytest.mark.gpu_judges("service.drop_in_texts")
 def test_drop_ins_equal_the_users_copies(
     gpu_host: GpuHost, gpu_drop_in_drift: Drift, gpu_evidence: GpuEvidence
 ) -> None:
@@ -79,6 +80,7 @@ def test_running_process_is_newer_than_its_files(gpu_host: GpuHost, gpu_process_
     )
 
 
+@pytest.mark.gpu_judges("service.environment")
 def test_variable_is_in_effect_in_every_process(
     gpu_host: GpuHost, gpu_service_variable: ExpectedSetting, gpu_service_variable_seen: EffectiveVariable
 ) -> None:
@@ -98,6 +100,7 @@ def test_variable_is_in_effect_in_every_process(
     )
 
 
+@pytest.mark.gpu_judges("service.arguments")
 def test_argument_is_in_effect(
     gpu_host: GpuHost,
     gpu_service_argument: ExpectedSetting,

@@ -13,6 +13,7 @@ from pytest_gpuinfra.subjects.service.transport import SeenTransport
 from pytest_gpuinfra.subjects.service.unit import UnitState
 
 
+@pytest.mark.gpu_judges("service")
 def test_service_is_active(gpu_host: GpuHost, gpu_service_state: UnitState) -> None:
     """
     The service is active, and its main process runs.
@@ -64,6 +65,7 @@ def test_service_was_not_restarted_by_systemd(
     )
 
 
+@pytest.mark.gpu_judges("service.after", "service.before")
 def test_service_is_ordered(gpu_host: GpuHost, gpu_service_order: ExpectedOrder, gpu_service_state: UnitState) -> None:
     """
     The service is ordered after, or before, another unit as declared.

@@ -25,7 +25,7 @@ OWN = {
 @pytest.mark.parametrize(
     ("status", "test", "arguments", "words"),
     [
-        (0, "right", [], "may take traffic"),
+        (0, "right", [], "1 check (test_own.py)"),
         (1, "wrong", [], "must not take traffic"),
         (1, "unknown", ["--gpu-unknown=fail"], "could not be judged"),
         (2, "interrupted", [], "KeyboardInterrupt"),

@@ -21,6 +21,7 @@ from pytest_gpuinfra.report.pair_picture import draw, summary
 from pytest_gpuinfra.report.pair_table import pair_table
 from tests.report.made import REFERENCE, TWO_GPUS, gathered, machine, made_hosts, sixteen
 
+VERDICT = "may take traffic"
 MESSAGE = (
     "node-a: GPU 01:00.0: IOMMU faults\n    observed: 1 <b>fault</b> | more\n      and a second line\n"
     "    expected: none\n    why it matters: copies are corrupt\n    what to do: run the peer suite"
@@ -54,9 +55,10 @@ def page() -> Page:
 
 
 def test_worst_host_comes_first_with_its_reason(page: Page) -> None:
-    """Wrong, then unknown, then good."""
-    assert [host.alias for host in page.hosts[:2]] == ["node-a", "two-right"]
-    assert [host.mood for host in page.hosts[:3]] == ["bad", "unknown", "good"]
+    """Wrong, then unknown, among them those with a fault that no item found, then good."""
+    assert [host.alias for host in page.hosts] == ["node-a", "two-right", "two-corrupt", "sixteen", "h200"]
+    assert [host.mood for host in page.hosts] == ["bad", "unknown", "unknown", "unknown", "good"]
+    assert [host.verdict for host in page.hosts[2:]] == [*["nothing failed, but see the diagnosis"] * 2, VERDICT]
     assert page.hosts[0].verdict == "must not take traffic"
     assert "IOMMU's translation" in page.hosts[0].because
 

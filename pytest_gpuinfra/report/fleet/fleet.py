@@ -134,7 +134,11 @@ def make_fleet(recording: Recording, *, unknown_allowed: bool = False) -> Fleet:
             counts.update(found)
         spec = parse_inventory({"hosts": {alias: dict(host.spec)}}, alias).hosts[alias]
         words, style = verdict_of(
-            counts, nothing_expected=spec.expect.empty, unknown_allowed=unknown_allowed, cut_short=recording.cut_short
+            counts,
+            nothing_expected=spec.expect.empty,
+            unknown_allowed=unknown_allowed,
+            cut_short=recording.cut_short,
+            narrowed=recording.narrowed.get(alias, ""),
         )
         mood = "bad" if "red" in style else "good" if "green" in style else "unknown"
         rows.append(FleetRow((alias,), words, mood, cells[alias]))
