@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.diagnosis.finding import Confidence, Finding, Step, some
@@ -19,7 +20,7 @@ from pytest_gpuinfra.subjects.path_safety.judge import (
 from pytest_gpuinfra.subjects.service.engine_allreduce import parse_engine_allreduce
 from pytest_gpuinfra.subjects.service.environment import ProcessValue
 
-_NAME = "NCCL_P2P_DISABLE"
+_NAME, _LEVEL = "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"
 _OFF_LEVELS = ("LOC", "0")
 _SMALL_GIB = 1 / 16
 """Docker's and Podman's default of 64 MiB: too small for the segments of more than a few of NCCL's channels."""
@@ -61,8 +62,9 @@ def fallback_missing(seen: Observations) -> Finding | None:
     bare = [value for value in switch.values if value.known and value.value != "1" and value.process not in kept_off]
     dark = [value for value in switch.values if not value.known and value.process not in kept_off]
     if not (bare or (dark and wrong_transfers(seen))):
-        return _not_shared(service, needs)
+        return _not_shared(service, needs, switch.values, kept_off)
     have = [value for value in switch.values if value.known and value.value == "1"]
+    lacking = "unknown" if not bare else "missing" if all(value.value is None for value in bare) else "not 1"
     confidence: Confidence = (
         "possible" if not bare else "certain" if _strong(seen) or service.wants_switch else "likely"
     )
@@ -73,7 +75,7 @@ def fallback_missing(seen: Observations) -> Finding | None:
     return Finding(
         key="fallback-missing",
         title=f"NCCL's fallback is not in effect in {'some processes of ' if have or not bare else ''}{service.name}: "
-        f"{NCCL_SWITCH} is {'missing' if bare else 'unknown'}",
+        f"{_NAME} is {lacking}",
         rung="engine",
         confidence=confidence,
         evidence=(*evidence, *needs),
@@ -85,14 +87,22 @@ def fallback_missing(seen: Observations) -> Finding | None:
     )
 
 
-def _not_shared(service: ServiceSeen, needs: list[str]) -> Finding | None:
+def _not_shared(
+    service: ServiceSeen, needs: list[str], switch: Sequence[ProcessValue], kept_off: frozenset[str]
+) -> Finding | None:
     """Find ranks that share no memory although the peers are switched off: asked for and seen are two facts."""
     transport, state = known(service.transport), known(service.state)
     if transport is None or transport.words == "SHM" or state is None or state.active_state != "active":
         return None
+    ways = [NCCL_SWITCH] if any(value.known and value.value == "1" for value in switch) else []
+    level = known(service.level)
+    values = {one.value for one in level.values if one.process in kept_off} if level is not None else set()
+    ways += [f"{_LEVEL}={value}" for value in sorted(value for value in values if value)]
+    if not ways:
+        return None
     return Finding(
         key="fallback-not-seen",
-        title=f"{NCCL_SWITCH} is set in {service.name}, and its ranks are not seen to share memory",
+        title=f"{' and '.join(ways)} is set in {service.name}, and its ranks are not seen to share memory",
         rung="engine",
         confidence="likely",
         evidence=(f"the ranks: {transport}", *needs),

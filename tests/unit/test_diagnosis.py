@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,18 @@ TABLE: dict[str, tuple[Story, list[str], str, tuple[str, ...]]] = {
         "likely",
         ("not SHM (rank 0 has 2",),
     ),
+    "switched off by level, and no memory is shared": (
+        Story(without_faults(), **{**SAFE, "environment": {"NCCL_P2P_LEVEL": "LOC"}, "shared": False}),
+        ["fallback-not-seen"],
+        "likely",
+        ("NCCL_P2P_LEVEL=LOC is set in",),
+    ),
+    "fallback switched to 0": (
+        Story(without_faults(), **{**SAFE, "environment": {"NCCL_P2P_DISABLE": "0"}}, cuda=events(wrong=PAIR)),
+        ["translation-blocks-peers", "fallback-missing"],
+        "likely",
+        ("DMA-FQ",),
+    ),
     "custom all-reduce on, peers declared blocked": (
         Story(without_faults(), **{**SAFE, "arguments": ARGUMENTS}),
         ["custom-all-reduce-on"],
@@ -449,6 +462,20 @@ def test_finding_is_made_of_what_was_observed(name: str) -> None:
         assert finding.evidence
         assert finding.steps
         assert all(step.do and step.costs for step in finding.steps)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_what_a_title_says_is_set_is_set(name: str) -> None:
+    """Titles are made of facts: no variable stands in one that says it is set, or missing, where it is not so."""
+    story = TABLE[name][0]
+    if not isinstance(story, Story):
+        return
+    ranks = [story.environment, *(story.rank_environment or {}).values()]
+    for finding in findings_of(story.host(), story.gathered()):
+        for variable, value in re.findall(r"(\w+)=(\w+)(?: and \w+=\w+)? is set in", finding.title):
+            assert any(values.get(variable) == value for values in ranks), finding.title
+        for variable in re.findall(r"(\w+) is missing", finding.title):
+            assert any(variable not in values for values in ranks), finding.title
 
 
 def test_every_rule_is_seen() -> None:
