@@ -88,6 +88,9 @@ def check(file: str) -> None:
         raise click.UsageError(visible(str(error))) from None
     if not inventory.hosts:
         click.echo(f"{file}: names no host" + ("" if inventory.defaults or inventory.groups else ", and is empty"))
+    faults = [f"hosts.{alias}: {fault}" for alias, host in inventory.hosts.items() for fault in host.unjudgeable()]
+    if faults:
+        raise click.UsageError(visible("\n  ".join([f"{file}:", *faults])))
     for alias, host in inventory.hosts.items():
         devices = sum(len(row.pci) for row in host.expect.devices)
         click.echo(f"{alias}: {devices} devices expected" if devices else f"{alias}: no device expected")

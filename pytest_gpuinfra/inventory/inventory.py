@@ -43,6 +43,17 @@ from pytest_gpuinfra.inventory.service import (
 from pytest_gpuinfra.pci_address import normalise_pci_address, short_address
 
 FILE_NAME = "gpuinfra.toml"
+DRIVERS = frozenset(
+    {
+        *("nvidia", "nouveau", "nova_core", "amdgpu", "radeon", "i915", "xe", "ast", "vfio-pci", "pci-stub", "none"),
+        *("snd_hda_intel", "xhci_hcd", "ucsi_ccg"),
+    }
+)
+"""Drivers that a GPU or another function of its card is bound to; others are legal, and unusual."""
+UNIT_TYPES = frozenset(
+    {"service", "socket", "target", "device", "mount", "automount", "swap", "timer", "path", "slice", "scope"}
+)
+"""Suffixes of systemd's units. Source: systemd.unit(5)."""
 GroupType = Literal["identity", "DMA", "DMA-FQ", "blocked", "unmanaged"]
 PciAddress = Annotated[
     str,
@@ -177,14 +188,26 @@ class Expectation(_Model):
 
     def warnings(self) -> list[str]:
         """Name what is legal, and will hardly come true."""
+        found = []
         translated = [d for d in self.devices if d.driver == "nvidia" and d.group_type in ("DMA", "DMA-FQ")]
         if self.peer_access == "correct" and translated:
-            return [
+            found.append(
                 f'`peer_access = "correct"` with `group_type = "{translated[0].group_type}"` '
                 f"({', '.join(short_address(a) for a in translated[0].pci)}): "
                 "under IOMMU translation peer copies between PCIe GPUs are unsupported on bare metal and may be corrupt"
-            ]
-        return []
+            )
+        for row, device in enumerate(self.devices):
+            for key in ("driver", "companion_driver"):
+                name = getattr(device, key)
+                if name is not None and name not in DRIVERS:
+                    hint = nearest(name, DRIVERS).partition("; legal")[0]
+                    found.append(f"`devices[{row}].{key} = {name!r}`: no driver of GPUs is known by this name{hint}")
+        named = {"units": self.units, "service.after": self.service.after, "service.before": self.service.before}
+        for key, units in named.items():
+            for unit in units:
+                if unit.rpartition(".")[2] not in UNIT_TYPES:
+                    found.append(f"`{key}`: {unit!r} has no suffix; systemd's name for a service is '{unit}.service'")
+        return found
 
 
 def _destination(text: str) -> str:
@@ -238,6 +261,13 @@ class HostSpec(_Model):
             if getattr(self.expect, key) != empty and getattr(self, key) is None:
                 raise ValueError(f"`expect.{key}` needs `{key}`, the name of what it speaks of")
         return self
+
+    def unjudgeable(self) -> list[str]:
+        """Name the keys that no check can judge as the inventory stands; options of a run may change that."""
+        model = [key for key in expected_keys(self.expect) if key.startswith("model.")]
+        if self.endpoint is not None or not model:
+            return []
+        return [f"`expect.{model[0]}` needs `endpoint`: nobody could ask for the model (or name one by --gpu-endpoint)"]
 
     @property
     def declared(self) -> tuple[str, ...]:

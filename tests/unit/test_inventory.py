@@ -6,7 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from pytest_gpuinfra.cli import main
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.inventory.inventory import json_schema, match_aliases, parse_inventory, read_inventory
 from pytest_gpuinfra.session.select import select_hosts
@@ -150,3 +152,28 @@ def test_schema_describes_every_key() -> None:
     assert set(document["hosts"]["node-a"]["expect"]) <= set(schema["$defs"]["Expectation"]["properties"])
     for name, field in schema["$defs"]["DeviceExpectation"]["properties"].items():
         assert field.get("description"), name
+
+
+@pytest.mark.parametrize(
+    ("expect", "words"),
+    [
+        ('devices = [{pci = ["01:00.0"], driver = "nvida"}]', "did you mean 'nvidia'"),
+        ('devices = [{pci = ["01:00.0"], companion_driver = "vfio"}]', "companion_driver = 'vfio'"),
+        ('units = {"nvidia-persistenced" = "active"}', "'nvidia-persistenced.service'"),
+        ('service = {after = ["network-online"]}', "'network-online.service'"),
+    ],
+)
+def test_what_looks_mistyped_is_warned_of(expect: str, words: str, tmp_path: Path) -> None:
+    """It is legal, and `gpuinfra check` names it."""
+    (tmp_path / "gpuinfra.toml").write_text(f'[hosts.a]\nservice = "x"\nexpect.{expect}\n')
+    ended = CliRunner().invoke(main, ["check", str(tmp_path / "gpuinfra.toml")])
+    assert ended.exit_code == 0, ended.output
+    assert words in ended.output
+
+
+def test_what_nothing_can_judge_is_refused(tmp_path: Path) -> None:
+    """A model without an endpoint, by its host and key."""
+    (tmp_path / "gpuinfra.toml").write_text('[hosts.a]\nexpect.model.id = "m"\n')
+    ended = CliRunner().invoke(main, ["check", str(tmp_path / "gpuinfra.toml")])
+    assert ended.exit_code == 2
+    assert "hosts.a: `expect.model.id` needs `endpoint`" in ended.output
