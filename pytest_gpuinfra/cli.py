@@ -234,19 +234,19 @@ def init(name: str, alias: str | None, sudo: bool, read: bool, ssh_config: str |
     from pytest_gpuinfra.errors import GpuInfraError
     from pytest_gpuinfra.first_inventory import UNITS, first_inventory
     from pytest_gpuinfra.inventory.inventory import Inventory
+    from pytest_gpuinfra.options import Settings
     from pytest_gpuinfra.record.recording import RecordedHost
-    from pytest_gpuinfra.session.run import Run, Settings
     from pytest_gpuinfra.session.select import select_hosts
+    from pytest_gpuinfra.session.session import Session
 
     if output and Path(output).exists():
         raise click.UsageError(f"{output} exists; name another file, or take it away first")
     try:
         selected = select_hosts([name], Inventory(), "")
         settings = Settings(level="passive", sudo="read" if read else sudo, ssh_config=ssh_config)
-        run = Run(settings, {host.alias: host for host in selected})
-        run.extra_requests = lambda: [UNITS]
+        session = Session(settings, {host.alias: host for host in selected})
         try:
-            run.capture_all()
+            session.captures.take_all([UNITS])
             texts = [
                 first_inventory(
                     alias if alias and len(selected) == 1 else host.alias,
@@ -259,10 +259,10 @@ def init(name: str, alias: str | None, sudo: bool, read: bool, ssh_config: str |
                         host.gathered(),
                     ),
                 )
-                for host in run.hosts.values()
+                for host in session.hosts.values()
             ]
         finally:
-            run.close()
+            session.close()
     except GpuInfraError as error:
         raise click.UsageError(visible(str(error))) from None
     text = visible_json("\n".join(texts))

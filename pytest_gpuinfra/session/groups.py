@@ -91,7 +91,7 @@ def plain(collectives: Iterable[HostCollective]) -> list[dict[str, Any]]:
                     "alias": member.alias,
                     "way": member.host.way,
                     "destination": member.host.destination,
-                    "spec": member.host.spec.model_dump(mode="json", exclude_defaults=True, exclude={"group"}),
+                    "spec": member.host.spec.plain(),
                     "devices": list(member.devices),
                     "python": member.python,
                     "boot_id": member.boot_id,

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from pytest_gpuinfra.catalogue.catalogue import catalogue_markdown, read_catalogue
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.session.run import LEVELS
+from pytest_gpuinfra.options import LEVELS
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ ORDER = (
     ("errors", "pci_address", "hooks", "wire", "visible"),
     ("input_file",),
     ("connection",),
-    ("inventory",),
+    ("inventory", "options"),
     ("capture",),
     *((f"subjects.{name}",) for name in ("verdict", "event", "pci", "kernel_log")),
     ("subjects.boot", "subjects.gpu", "subjects.outliers"),
@@ -33,7 +33,7 @@ ORDER = (
     ("report",),
     ("merge",),
     ("catalogue", "first_inventory"),
-    ("plugin", "options", "cli"),
+    ("plugin", "cli"),
 )
 """Rooms bottom up; those of one row do not import each other."""
 RANK = {room: rank for rank, row in enumerate(ORDER) for room in row}
