@@ -45,9 +45,7 @@ def schema(recording: bool, markdown: bool) -> None:
     if recording and markdown:
         raise click.UsageError("--markdown is of the inventory; docs/recording.md describes recordings")
     if markdown:
-        from pytest_gpuinfra.catalogue.inventory import inventory_markdown
-
-        click.echo(inventory_markdown(), nl=False)
+        click.echo(_made_page("inventory.md"), nl=False)
         return
     if recording:
         from pytest_gpuinfra.record.model import recording_schema
@@ -63,14 +61,16 @@ def schema(recording: bool, markdown: bool) -> None:
 @click.option("--fixtures", is_flag=True, help="all fixtures instead: what each gives, and what makes it ERROR")
 def checks(fixtures: bool) -> None:
     """Print the catalogue of all checks as Markdown: requirement, level, expectation, facts, what makes it ERROR."""
-    if fixtures:
-        from pytest_gpuinfra.catalogue.fixtures import fixtures_markdown
+    click.echo(_made_page("fixtures.md" if fixtures else "checks.md"), nl=False)
 
-        click.echo(fixtures_markdown(), nl=False)
-        return
-    from pytest_gpuinfra.catalogue.catalogue import catalogue_markdown
 
-    click.echo(catalogue_markdown(), nl=False)
+def _made_page(name: str) -> str:
+    """Read one of docs/, which is made of the code: inside the installed package, or beside it in a checkout."""
+    from pathlib import Path
+
+    package = Path(__file__).resolve().parent
+    folder = package / "docs" if (package / "docs").is_dir() else package.parent / "docs"
+    return (folder / name).read_text(encoding="utf-8")
 
 
 @main.command()

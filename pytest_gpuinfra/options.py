@@ -28,7 +28,7 @@ class Option(NamedTuple):
 
     Attributes:
         name: As it is written, "--gpu-host".
-        help: What it does, for people.
+        help: What it does, for people; %(default)s in it stands for the default.
         how: What `addoption` takes beside name, destination, default and help.
     """
 
@@ -126,7 +126,7 @@ class Settings:
     level: str = _option(
         "--gpu-level",
         "highest level of checks that may run: passive reads, active also loads GPUs and asks the endpoint "
-        "for a short while, disruptive also restarts things (default: active)",
+        "for a short while, disruptive also restarts things (default: %(default)s)",
         "active",
         choices=LEVELS,
     )
@@ -148,14 +148,14 @@ class Settings:
     )
     connect_timeout_s: float = _option(
         "--gpu-connect-timeout",
-        "until a target must have started python3, its login shell included (default: 30)",
+        "until a target must have started python3, its login shell included (default: %(default)g)",
         30.0,
         type=_seconds,
         metavar="SECONDS",
     )
     deadline_s: float = _option(
         "--gpu-deadline",
-        "for all passive readings of a host together (default: 60)",
+        "for all passive readings of a host together (default: %(default)g)",
         60.0,
         type=_seconds,
         metavar="SECONDS",
@@ -170,7 +170,7 @@ class Settings:
     parallel: int = _option(
         "--gpu-parallel",
         "hosts that are read at the same time; one that takes much longer than the others gives its place to the "
-        "next, up to 4 times as many (default: 32)",
+        "next, up to 4 times as many (default: %(default)s)",
         32,
         type=_count,
         metavar="N",
@@ -178,13 +178,13 @@ class Settings:
     shard: tuple[int, int] | None = _option(
         "--gpu-shard",
         "of the hosts, only those of share I of N (1/4, 2/4, ...); a host is in the same share whatever other "
-        "hosts are named. Each share is a run of its own",
+        "hosts are named. Each share is a run of its own (docs/fleet.md)",
         type=_shard,
         metavar="I/N",
     )
     subsets: str = _option(
         "--gpu-subsets",
-        "all-reduce also over subsets of a host's GPUs: every pair, or every subset (default: none)",
+        "all-reduce also over subsets of a host's GPUs: every pair, or every subset (default: %(default)s)",
         "none",
         choices=("none", "pairs", "all"),
     )
@@ -259,14 +259,14 @@ class Settings:
     outliers: str = _option(
         "--gpu-outliers",
         "what a host is worth that is slower or hotter than the other hosts of its kind, where there are five or "
-        "more: report names it, fail also ends with status 1 (default: report)",
+        "more: report names it, fail also ends with status 1 (default: %(default)s; docs/outliers.md)",
         "report",
         choices=("report", "fail"),
     )
     unknown: str = _option(
         "--gpu-unknown",
         "what a fact that could not be observed is worth, where nothing was seen wrong: error ends with status 6, "
-        "fail with 1, allow with 0 as long as something was observed of every host (default: error)",
+        "fail with 1, allow with 0 as long as something was observed of every host (default: %(default)s)",
         "error",
         choices=("error", "fail", "allow"),
     )
