@@ -142,7 +142,7 @@ class HostFactory:
             return None
         from pytest_gpuinfra.gather.endpoint import port_of
         from pytest_gpuinfra.gather.participation import ParticipationRun
-        from pytest_gpuinfra.on_target.sampling import SamplingPlan
+        from pytest_gpuinfra.on_target.plan import SamplingPlan
 
         return ParticipationRun(
             host.alias,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.capture.selected import SelectedHost
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.gather.groups import HostCollective, Member
 from pytest_gpuinfra.inventory.groups import CollectiveExpectation
