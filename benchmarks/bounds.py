@@ -78,9 +78,10 @@ def cases(work: Path) -> list[Case]:
     """Give the cases; `flood` prints emoji, of which text takes the most memory, `zeros` what JSON makes longest."""
     read = ANSWER.format(use=READ)
     sampler = (
-        "from pytest_gpuinfra.on_target.sampling import SamplingPlan, sampler_text\n"
+        "from pytest_gpuinfra.on_target.bundle import packed\n"
+        "from pytest_gpuinfra.on_target.plan import SamplingPlan\n"
         "def test_it(gpu_host):\n"
-        "    ended = gpu_host.connection.run_program(sampler_text(), SamplingPlan().document(), timeout_s=30)\n"
+        "    ended = gpu_host.connection.run_program(packed('sampler'), SamplingPlan().document(), timeout_s=30)\n"
         "    assert 'printed more than' in ended.stdout\n"
         "    gpu_host.run('true')\n"
     )

@@ -32,10 +32,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pytest_gpuinfra.connection.pipe import runner_source
 from pytest_gpuinfra.host.capture import requests_of
 from pytest_gpuinfra.inventory.inventory import HostSpec
-from pytest_gpuinfra.on_target.probe_text import probe_text
+from pytest_gpuinfra.on_target.bundle import packed
 from tests.lab.fleet import ONE_TEST, mixed_fleet
 from tests.lab.sshd import SshdHost, many_hosts
 
@@ -194,10 +193,10 @@ class Bench:
         (work / "testinfra").mkdir()
         (work / "testinfra" / "test_files.py").write_text(TESTINFRA)
         (work / "with_asyncssh.py").write_text(ASYNCSSH)
-        plan = {"requests": requests_of(HostSpec()), "source": probe_text(), "runner": runner_source()}
+        plan = {"requests": requests_of(HostSpec()), "source": packed("probe"), "runner": packed("runner")}
         asked = json.dumps(plan).encode() + b"\n"
         head = f"import os\nfd = os.memfd_create('plan')\nos.write(fd, {asked!r})\nos.lseek(fd, 0, 0)\nos.dup2(fd, 0)\n"
-        (work / "probe-program.py").write_text(head + probe_text())
+        (work / "probe-program.py").write_text(head + packed("probe"))
 
     def ours(self, count: int, kex: str, *, whole_suite: bool = False, watched: bool = True) -> Measured:
         """Capture by ours, and judge: one check a host, or all that are passive, against an inventory."""

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pytest_gpuinfra.capture.capture import Capture, take_capture
     from pytest_gpuinfra.capture.evidence import explain
-    from pytest_gpuinfra.connection.pipe import CommandResult, Connection
+    from pytest_gpuinfra.connection.protocol import CommandResult, Connection
     from pytest_gpuinfra.errors import (
         CommandTimeout,
         EndpointError,
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Capture": "capture.capture",
-    "CommandResult": "connection.pipe",
+    "CommandResult": "connection.protocol",
     "CommandTimeout": "errors",
-    "Connection": "connection.pipe",
+    "Connection": "connection.protocol",
     "EndpointError": "errors",
     "Expectation": "inventory.inventory",
     "ExpectedValue": "session.items",

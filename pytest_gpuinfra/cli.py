@@ -45,9 +45,7 @@ def schema(recording: bool, markdown: bool) -> None:
     if recording and markdown:
         raise click.UsageError("--markdown is of the inventory; docs/recording.md describes recordings")
     if markdown:
-        from pytest_gpuinfra.catalogue.inventory import inventory_markdown
-
-        click.echo(inventory_markdown(), nl=False)
+        click.echo(_made_page("inventory.md"), nl=False)
         return
     if recording:
         from pytest_gpuinfra.record.model import recording_schema
@@ -63,14 +61,16 @@ def schema(recording: bool, markdown: bool) -> None:
 @click.option("--fixtures", is_flag=True, help="all fixtures instead: what each gives, and what makes it ERROR")
 def checks(fixtures: bool) -> None:
     """Print the catalogue of all checks as Markdown: requirement, level, expectation, facts, what makes it ERROR."""
-    if fixtures:
-        from pytest_gpuinfra.catalogue.fixtures import fixtures_markdown
+    click.echo(_made_page("fixtures.md" if fixtures else "checks.md"), nl=False)
 
-        click.echo(fixtures_markdown(), nl=False)
-        return
-    from pytest_gpuinfra.catalogue.catalogue import catalogue_markdown
 
-    click.echo(catalogue_markdown(), nl=False)
+def _made_page(name: str) -> str:
+    """Read one of docs/, which is made of the code: inside the installed package, or beside it in a checkout."""
+    from pathlib import Path
+
+    package = Path(__file__).resolve().parent
+    folder = package / "docs" if (package / "docs").is_dir() else package.parent / "docs"
+    return (folder / name).read_text(encoding="utf-8")
 
 
 @main.command()
@@ -237,19 +237,19 @@ def init(name: str, alias: str | None, sudo: bool, read: bool, ssh_config: str |
     from pytest_gpuinfra.errors import GpuInfraError
     from pytest_gpuinfra.first_inventory import UNITS, first_inventory
     from pytest_gpuinfra.inventory.inventory import Inventory
+    from pytest_gpuinfra.options import Settings
     from pytest_gpuinfra.record.recording import RecordedHost
-    from pytest_gpuinfra.session.run import Run, Settings
     from pytest_gpuinfra.session.select import select_hosts
+    from pytest_gpuinfra.session.session import Session
 
     if output and Path(output).exists():
         raise click.UsageError(f"{output} exists; name another file, or take it away first")
     try:
         selected = select_hosts([name], Inventory(), "")
         settings = Settings(level="passive", sudo="read" if read else sudo, ssh_config=ssh_config)
-        run = Run(settings, {host.alias: host for host in selected})
-        run.extra_requests = lambda: [UNITS]
+        session = Session(settings, {host.alias: host for host in selected})
         try:
-            run.capture_all()
+            session.captures.take_all([UNITS])
             texts = [
                 first_inventory(
                     alias if alias and len(selected) == 1 else host.alias,
@@ -262,10 +262,10 @@ def init(name: str, alias: str | None, sudo: bool, read: bool, ssh_config: str |
                         host.gathered(),
                     ),
                 )
-                for host in run.hosts.values()
+                for host in session.hosts.values()
             ]
         finally:
-            run.close()
+            session.close()
     except GpuInfraError as error:
         raise click.UsageError(visible(str(error))) from None
     text = visible_json("\n".join(texts))

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from pytest_gpuinfra.capture.reading import Node, Reading, Tree
-from pytest_gpuinfra.connection.pipe import NO_PYTHON, CommandResult, Connection, inside_argv, runner_source
+from pytest_gpuinfra.connection.bootstrap import NO_PYTHON, inside_argv
+from pytest_gpuinfra.connection.protocol import CommandResult, Connection
 from pytest_gpuinfra.errors import (
     CommandTimeout,
     FactUnavailable,
@@ -22,9 +23,9 @@ from pytest_gpuinfra.errors import (
     ProbeError,
     UnreachableError,
 )
+from pytest_gpuinfra.on_target.bundle import packed
 from pytest_gpuinfra.on_target.probe.probe_answer import flaw_of
 from pytest_gpuinfra.on_target.probe.probe_names import WITHHELD
-from pytest_gpuinfra.on_target.probe_text import probe_text
 from pytest_gpuinfra.wire import load_object
 
 PROBE_SCHEMA = 1
@@ -317,7 +318,7 @@ def take_capture(
         source = _probe_source()
         plan: dict[str, Any] = {"requests": requests}
         if any(request["kind"] == "inside" for request in requests):
-            plan |= {"source": source, "runner": runner_source()}
+            plan |= {"source": source, "runner": packed("runner")}
         result = connection.run_program(source, plan, timeout_s=timeout_s, site=False)
         document = _document(connection.name, result, asked_ids(requests))
     except CommandTimeout as error:
@@ -396,7 +397,7 @@ def _flaw_of(document: Mapping[str, Any], asked: frozenset[str]) -> str:
 
 
 def _probe_source() -> str:
-    return probe_text()
+    return packed("probe")
 
 
 class _Readings(dict[str, Reading]):

@@ -4,9 +4,8 @@ Captures of many hosts on this machine's disk: written down when taken, read whe
 A capture of a host with eight GPUs is some hundred kilobytes as text and several times that in memory.
 The folder is private and is removed with the run; xdist's workers read from it what their hosts answered.
 
-Files, UTF-8 JSON: ALIAS.answers.json, the probe's answers by request id; ALIAS.host.json, how the host is reached and
-what is expected of it (run.py); aliases.json, all aliases of the run in order; WORKER.items.json, [node id, alias or
-null] of each item that a worker of xdist collected, in order.
+Files, UTF-8 JSON: ALIAS.answers.json, the probe's answers by request id; what session/handover.py writes for xdist's
+workers, and they for it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_gpuinfra.connection.pipe import NO_PYTHON, PipeConnection, explain_unsafe, remote_command
+from pytest_gpuinfra.connection.bootstrap import NO_PYTHON, explain_unsafe, remote_command
+from pytest_gpuinfra.connection.pipe import PipeConnection
 from pytest_gpuinfra.connection.rights import explain_refusal
 from pytest_gpuinfra.errors import ProbeError
 

@@ -5,17 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
+from pytest_gpuinfra.connection.bootstrap import HOST_REACHED, NO_PYTHON, explain_unsafe, nested_command
 from pytest_gpuinfra.connection.container import Container
 from pytest_gpuinfra.connection.local import LocalConnection
-from pytest_gpuinfra.connection.pipe import (
-    HOST_REACHED,
-    NO_PYTHON,
-    TIMED_OUT_MARK,
-    Connection,
-    PipeConnection,
-    explain_unsafe,
-    nested_command,
-)
+from pytest_gpuinfra.connection.pipe import TIMED_OUT_MARK, PipeConnection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.connection.ssh import SshConnection
 from pytest_gpuinfra.errors import ProbeError, UnreachableError
 

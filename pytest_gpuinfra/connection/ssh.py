@@ -12,7 +12,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpuinfra.connection.pipe import NO_PYTHON, TIMED_OUT_MARK, PipeConnection, explain_unsafe, remote_command
+from pytest_gpuinfra.connection.bootstrap import NO_PYTHON, explain_unsafe, remote_command
+from pytest_gpuinfra.connection.pipe import TIMED_OUT_MARK, PipeConnection
 from pytest_gpuinfra.connection.rights import Sudo, explain_refusal
 from pytest_gpuinfra.errors import ProbeError, UnreachableError
 from pytest_gpuinfra.wire import text_lines

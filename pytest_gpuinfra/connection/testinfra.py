@@ -12,8 +12,8 @@ from typing import Any
 import testinfra.host  # type: ignore[import-untyped]
 from testinfra.backend.base import BaseBackend, CommandResult  # type: ignore[import-untyped]
 
-from pytest_gpuinfra.connection.pipe import CommandResult as Ended
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.protocol import CommandResult as Ended
+from pytest_gpuinfra.connection.protocol import Connection
 
 
 class ConnectionBackend(BaseBackend):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from pytest_gpuinfra.connection.pipe import Connection, Feed
+from pytest_gpuinfra.connection.protocol import Connection, Feed
 from pytest_gpuinfra.errors import GpuInfraError, ProbeError, UnreachableError
 from pytest_gpuinfra.on_target.bundle import packed
 from pytest_gpuinfra.wire import Lines, WireError, load_object
@@ -130,7 +130,7 @@ class Tunnel:
     def _run(self) -> None:
         try:
             self._connection.run_program(
-                packed((), "tunnel"),
+                packed("tunnel"),
                 self._plan,
                 timeout_s=_LIFETIME_S,
                 on_output=self._heard,

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.connection.tunnel import Tunnel
 from pytest_gpuinfra.endpoint.address import parse_address, port_in
 from pytest_gpuinfra.endpoint.bad_requests import Refusal, send_bad_requests

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pytest_gpuinfra.capture.capture import kernel_log, take_capture
 from pytest_gpuinfra.capture.reading import Reading
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, GpuInfraError, ProbeError
 from pytest_gpuinfra.gather.event_lines import EventLines
 from pytest_gpuinfra.on_target.plan import P2P, SHM, ArmPlan, GpuPlan, estimate, program_text

@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_gpuinfra.capture.selected import SelectedHost
 from pytest_gpuinfra.connection.nested import connect_container
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.gather.event_lines import EventLines
 from pytest_gpuinfra.inventory.groups import CollectiveExpectation

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.errors import EndpointError, FactUnavailable, GpuInfraError, ProbeError
 from pytest_gpuinfra.gather.event_lines import EventLines
-from pytest_gpuinfra.on_target.sampling import SamplingPlan, sampler_text
+from pytest_gpuinfra.on_target.bundle import packed
+from pytest_gpuinfra.on_target.plan import SamplingPlan
 from pytest_gpuinfra.subjects.participation.judge import LoadOutcome
 from pytest_gpuinfra.subjects.participation.samples import Participation, parse_participation
 
@@ -116,7 +117,7 @@ class ParticipationRun:
                 time.sleep(0.05)
             try:
                 result = self.connection().run_program(
-                    sampler_text(),
+                    packed("sampler"),
                     self.plan.document(),
                     timeout_s=self.plan.duration_s + _ALLOWANCE_S,
                     on_output=output.feed,

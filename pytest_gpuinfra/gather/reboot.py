@@ -22,7 +22,8 @@ from pytest_gpuinfra.capture.reading import Node
 from pytest_gpuinfra.connection.container import Container
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.nested import connect_container
-from pytest_gpuinfra.connection.pipe import Connection, PipeConnection
+from pytest_gpuinfra.connection.pipe import PipeConnection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.connection.ssh import SshConnection
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ProbeError, UnreachableError
 from pytest_gpuinfra.inventory.inventory import HostSpec, container_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.endpoint.readiness import UnitState
 from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.wire import integer, text_lines

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pytest_gpuinfra.capture.capture import Capture, Request, inside, take_capture
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.nested import connect_container
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.connection.ssh import SshConnection
 from pytest_gpuinfra.host.facts import requests_for
 from pytest_gpuinfra.host.requests import requests_inside, requests_on_host

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuinfra.capture.evidence import Evidence, evidence
 from pytest_gpuinfra.connection.container import Container
-from pytest_gpuinfra.connection.pipe import CommandResult, Connection, OnOutput
+from pytest_gpuinfra.connection.protocol import CommandResult, Connection, OnOutput
 from pytest_gpuinfra.subjects.container.facts import ContainerFacts
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pytest_gpuinfra.capture.capture import Capture
 from pytest_gpuinfra.capture.evidence import Evidence, evidence
 from pytest_gpuinfra.capture.selected import SelectedHost
 from pytest_gpuinfra.connection.nested import connect_container
-from pytest_gpuinfra.connection.pipe import CommandResult, Connection, OnOutput
+from pytest_gpuinfra.connection.protocol import CommandResult, Connection, OnOutput
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.host.container import GpuContainer, observed_testinfra
 from pytest_gpuinfra.host.facts import HostFacts

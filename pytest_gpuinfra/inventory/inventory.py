@@ -290,6 +290,10 @@ class HostSpec(_Model):
             return self
         return self.model_copy(update={"expect": self.expect.model_copy(update={"service": service})})
 
+    def plain(self) -> dict[str, Any]:
+        """Give it in the inventory's form, as recordings hold it; what a group gave it stands in it."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={"group"})
+
 
 class Inventory(_Model):
     """The file."""

@@ -1,12 +1,29 @@
-"""A program for the target and the modules that it imports, as one text that runs wherever exec() runs it."""
+"""Programs for the target, each with the modules that it imports, as one text that runs wherever exec() runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
+_MASKING = ("probe_names", "probe_work", "probe_forms", "probe_scan", "probe_tools", "probe_mask")
+_RIGHTS = ("safe_path", "as_process")
+_CREW = (*_RIGHTS, "supervisor", "crew", "arm", "driver")
+_COPIES = (*_CREW, "log_mark", "copy_tasks", "device_memory", "copy_buffers", "ipc_helper", "pairs")
+PROGRAMS = {
+    "runner": ("safe_path",),
+    "launch": _RIGHTS,
+    "tunnel": (),
+    "probe": (
+        *(*_RIGHTS, *_MASKING, "probe_environ", "probe_bounds", "probe_answer"),
+        *("probe_reading", "probe_service", "probe_inside"),
+    ),
+    "sampler": ("safe_path", *_MASKING, "probe_bounds"),
+    "cuda_program": (*_COPIES, "collective", "program"),
+    "torch_program": (*_COPIES, "torch_sums", "program"),
+    "hosts_program": (*_CREW, "device_memory", "torch_sums", "meeting"),
+}
+"""The modules of each program, each after those that it imports."""
 
 
 def _source(name: str) -> str:
@@ -15,18 +32,9 @@ def _source(name: str) -> str:
 
 
 @cache
-def packed(modules: Sequence[str], main: str) -> str:
-    """
-    Give a program as one Python source.
-
-    Each module has the sources of all of them, by name, as `SOURCES`.
-
-    Args:
-        modules: Names of the modules, each after those that it imports; a tuple.
-        main: Name of the program.
-    """
-    texts = {name: _source(name) for name in modules}
-    program = _source(main)
+def packed(program: str) -> str:
+    """Give one of PROGRAMS as one Python source; each module has the sources of all of them, by name, as `SOURCES`."""
+    texts = {name: _source(name) for name in PROGRAMS[program]}
     return (
         "import sys, types\n"
         f"_sources = {texts!r}\n"
@@ -35,5 +43,5 @@ def packed(modules: Sequence[str], main: str) -> str:
         "    sys.modules[_name] = _module\n"
         "    exec(compile(_text, '<pytest-gpuinfra ' + _name + '.py>', 'exec'), _module.__dict__)\n"
         "    _module.SOURCES = _sources\n"
-        f"exec(compile({program!r}, '<pytest-gpuinfra {main}.py>', 'exec'))\n"
+        f"exec(compile({_source(program)!r}, '<pytest-gpuinfra {program}.py>', 'exec'))\n"
     )

@@ -1,50 +1,23 @@
-"""
-The GPU programs as one text each, and the plans that they are given.
-
-`program_text` packs a program and the modules that it imports into one source for `Connection.run_program`.
-"""
+"""The plans that GPU programs and the sampler are given, and the programs' texts."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
-from pytest_gpuinfra.on_target.bundle import packed
+from pytest_gpuinfra.on_target.bundle import HERE, packed
 
-HERE = Path(__file__).parent
 SCHEMA = 1
-_CREW = ("safe_path", "as_process", "supervisor", "crew", "arm", "driver")
-_COPIES = (
-    *(*_CREW, "log_mark"),
-    *("copy_tasks", "device_memory", "copy_buffers", "ipc_helper", "pairs"),
-)
-MODULES = {
-    "cuda": (*_COPIES, "collective", "program"),
-    "torch": (*_COPIES, "torch_sums", "program"),
-    "hosts": (
-        "safe_path",
-        "as_process",
-        "supervisor",
-        "crew",
-        "arm",
-        "driver",
-        "device_memory",
-        "torch_sums",
-        "meeting",
-    ),
-}
 MEBIBYTE = 1 << 20
 MECHANISMS = ("copy_engine", "kernel_store", "kernel_load", "ipc_store", "ipc_load")
 
 
-@cache
 def program_text(program: Literal["cuda", "torch", "hosts"]) -> str:
-    """Give the program as one Python source, its modules in front; it runs wherever exec() runs it as __main__."""
-    return packed(MODULES[program], f"{program}_program")
+    """Give a GPU program as one Python source, for `Connection.run_program`."""
+    return packed(f"{program}_program")
 
 
 @cache
@@ -358,3 +331,24 @@ def estimate(plan: GpuPlan, gpus: int, program: Literal["cuda", "torch"] = "cuda
         one_way * (pairs + 2 * both) + chains * 2 * sum(plan.chain_sizes) * plan.repeats,
         round(1.5 + 0.03 * tasks + 1.4 * len(plan.arms) + (5.0 if program == "torch" else 0.0), 1),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """
+    What the sampler is to do.
+
+    Attributes:
+        duration_s: Seconds from its first sample to its last.
+        interval_s: Seconds between two samples. The driver's own activity counter moves every 1/6 s to 1 s.
+        port: Port that the service listens on; a process is the service's if it, or one above it, listens there.
+            None where the service is known by its unit alone.
+    """
+
+    duration_s: float = 6.0
+    interval_s: float = 0.25
+    port: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Give the plan as the sampler reads it."""
+        return asdict(self)

@@ -16,7 +16,7 @@ from pytest_gpuinfra.inventory.inventory import HostSpec
 from pytest_gpuinfra.report.escaped import readable
 from pytest_gpuinfra.report.masked import shown_of
 from pytest_gpuinfra.report.pair_matrix import cuda_program
-from pytest_gpuinfra.session.run import Run
+from pytest_gpuinfra.session.session import Session
 
 CATEGORIES = (
     ("Transfer corrupt", "failed"),
@@ -54,12 +54,12 @@ def is_flaky(full_name: str) -> bool:
     return "repeats_are_identical" in full_name
 
 
-def write_allure_files(directory: Path, run: Run, environ: Mapping[str, str]) -> None:
+def write_allure_files(directory: Path, session: Session, environ: Mapping[str, str]) -> None:
     """Write environment.properties, executor.json and categories.json beside the results."""
     directory.mkdir(parents=True, exist_ok=True)
-    mask = shown_of(run).text
+    mask = shown_of(session).text
     lines = "".join(
-        f"{name.replace(' ', '_')}={_escaped(mask(value))}\n" for name, value in environment_of(run).items()
+        f"{name.replace(' ', '_')}={_escaped(mask(value))}\n" for name, value in environment_of(session).items()
     )
     (directory / "environment.properties").write_text(lines, encoding="utf-8")
     executor = executor_of(environ)
@@ -80,14 +80,14 @@ def categories() -> list[dict[str, Any]]:
     return found
 
 
-def environment_of(run: Run) -> dict[str, str]:
+def environment_of(session: Session) -> dict[str, str]:
     """Give what a reader must know of each host; what could not be observed says so."""
     found: dict[str, str] = {"pytest-gpuinfra": __version__, "controller": f"Python {platform.python_version()}"}
-    found["level"] = run.settings.level
-    for alias, host in run.hosts.items():
-        prefix = f"{alias}." if len(run.hosts) > 1 else ""
+    found["level"] = session.settings.level
+    for alias, host in session.hosts.items():
+        prefix = f"{alias}." if len(session.hosts) > 1 else ""
         found[f"{prefix}host"] = f"{alias} ({host.capture.reached_by}, {host.capture.taken_at})"
-        gathered = run.gathered.get(alias) or host.gathered()
+        gathered = session.gathered.get(alias) or host.gathered()
         for name, value in versions_of(host.facts, host.selected.spec, gathered).items():
             found[f"{prefix}{name}"] = value
     return found

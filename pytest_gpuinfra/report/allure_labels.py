@@ -24,7 +24,7 @@ from pytest_gpuinfra.report.masked import shown_of
 from pytest_gpuinfra.report.pair_matrix import PairMatrix, matrix_of
 from pytest_gpuinfra.report.pair_picture import draw
 from pytest_gpuinfra.session.items import Target
-from pytest_gpuinfra.session.run import Run
+from pytest_gpuinfra.session.session import Session
 from pytest_gpuinfra.session.stash import OBSERVED, target_of
 from pytest_gpuinfra.subjects.transfers.pair import DirectedPair
 from pytest_gpuinfra.visible import visible_json
@@ -39,9 +39,9 @@ _PICTURES = 16
 class MaskedFiles(AllureFileLogger):
     """Writes Allure's files with secrets masked, and no file that says nothing."""
 
-    def __init__(self, original: AllureFileLogger, run: Run) -> None:
+    def __init__(self, original: AllureFileLogger, session: Session) -> None:
         super().__init__(original._report_dir)  # type: ignore[no-untyped-call]
-        self._mask = shown_of(run)
+        self._mask = shown_of(session)
 
     def _report_item(self, item: Any) -> None:
         _mask_object(item, self._mask.text)
@@ -86,20 +86,20 @@ def _mask_object(value: Any, mask: Any) -> Any:
 class AllurePlugin:
     """Files every item about a host under its host, in words, with ids of our own."""
 
-    def __init__(self, config: pytest.Config, run: Run) -> None:
+    def __init__(self, config: pytest.Config, session: Session) -> None:
         self._config = config
-        self._run = run
+        self._session = session
         self._pictured: dict[str, int] = {}
         self._matrices: dict[str, PairMatrix | None] = {}
         self._files: set[str] = set()
-        self._mask = shown_of(run).text
+        self._mask = shown_of(session).text
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Put the writer that masks in the place of Allure's own."""
         plugins = allure_commons.plugin_manager
         for original in [plugin for plugin in plugins.get_plugins() if type(plugin) is AllureFileLogger]:
-            masked = MaskedFiles(original, self._run)
+            masked = MaskedFiles(original, self._session)
             plugins.unregister(original)
             plugins.register(masked)
 
@@ -128,7 +128,7 @@ class AllurePlugin:
         target, result = target_of(item), self._result()
         if target is None or result is None:
             return (yield)
-        host = self._run.hosts[target.host]
+        host = self._session.hosts[target.host]
         identity = identify(item, target, host.expect)
         self._label(result, target, identity)
         self._attach_evidence(result, item.stash.get(OBSERVED, []))

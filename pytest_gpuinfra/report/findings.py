@@ -12,7 +12,7 @@ from pytest_gpuinfra.report.masked import shown_of
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.diagnosis.finding import Finding
-    from pytest_gpuinfra.session.run import Run
+    from pytest_gpuinfra.session.session import Session
 
 _SHOWN = 5
 _LINES = 8
@@ -21,22 +21,22 @@ EACH_DIAGNOSED = 8
 _STYLES = {"certain": "bold red", "likely": "bold yellow", "possible": "bold"}
 
 
-def show_findings(console: Console, run: Run) -> None:
+def show_findings(console: Console, session: Session) -> None:
     """
     Print what is wrong with each host, why, and what to do; nothing where nothing wrong was seen.
 
     Of many hosts, those whose items all passed or were skipped are left out: a diagnosis takes its time for each.
     """
-    mask = shown_of(run).text
-    for alias in run.hosts:
-        if len(run.hosts) > EACH_DIAGNOSED and alias not in run.wrong:
+    mask = shown_of(session).text
+    for alias in session.hosts:
+        if len(session.hosts) > EACH_DIAGNOSED and alias not in session.wrong:
             continue
-        findings = run.findings(alias)
+        findings = session.parsed.findings(alias)
         if not findings:
             continue
         console.print(Text(f"{alias}: diagnosis, causes first", "bold"), soft_wrap=True)
         for number, finding in enumerate(findings[:_SHOWN], 1):
-            _show(console, number, finding, mask, brief=len(run.hosts) > EACH_DIAGNOSED)
+            _show(console, number, finding, mask, brief=len(session.hosts) > EACH_DIAGNOSED)
         if len(findings) > _SHOWN:
             more = "; ".join(finding.title for finding in findings[_SHOWN:])
             console.print(Text(f"  and {len(findings) - _SHOWN} more: {more}"), soft_wrap=True)

@@ -5,30 +5,30 @@ from __future__ import annotations
 from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.host.host import GpuHost
 from pytest_gpuinfra.report.escaped import readable
-from pytest_gpuinfra.session.run import Run
+from pytest_gpuinfra.session.session import Session
 
 SHOWN = 12
 """Hosts shown one by one; beyond that only those that were not reached."""
 
 
-def header_lines(run: Run) -> list[str]:
+def header_lines(session: Session) -> list[str]:
     """Give one line a host, and what the inventory may regret."""
-    hosts = list(run.hosts.values())
+    hosts = list(session.hosts.values())
     failed = [host for host in hosts if host.capture.error]
     lines = []
-    if run.share_of:
-        lines.append(f"gpuinfra: {run.share_of}")
+    if session.share_of:
+        lines.append(f"gpuinfra: {session.share_of}")
     shown = hosts if len(hosts) <= SHOWN else failed[:SHOWN]
     if len(hosts) > SHOWN:
         lines.append(
-            f"gpuinfra: {len(hosts) - len(failed)} of {len(hosts)} hosts reached in {run.captured_in_s:.1f} s, "
-            f"{sum(host.capture.round_trips for host in hosts)} round trips; level {run.settings.level}"
+            f"gpuinfra: {len(hosts) - len(failed)} of {len(hosts)} hosts reached in {session.captures.took_s:.1f} s, "
+            f"{sum(host.capture.round_trips for host in hosts)} round trips; level {session.settings.level}"
         )
     lines += [f"gpuinfra: {_line(host)}" for host in shown]
     if len(hosts) > SHOWN and len(failed) > SHOWN:
         lines.append(f"gpuinfra: and {len(failed) - SHOWN} more that were not reached")
-    if run.no_inventory and any(host.expect.empty for host in hosts):
-        lines.append(f"gpuinfra: {run.no_inventory}")
+    if session.no_inventory and any(host.expect.empty for host in hosts):
+        lines.append(f"gpuinfra: {session.no_inventory}")
     for host in hosts:
         lines += [f"gpuinfra: {host.alias}: warning: {warning}" for warning in host.expect.warnings()]
     return [readable(line) for line in lines]

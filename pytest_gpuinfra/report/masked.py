@@ -12,18 +12,18 @@ import pytest
 
 from pytest_gpuinfra.masking import Masker, masked_values, secrets_of_address
 from pytest_gpuinfra.report.escaped import Shown
-from pytest_gpuinfra.session.run import Run
+from pytest_gpuinfra.session.session import Session
 
 
-def masker_of(run: Run) -> Masker:
+def masker_of(session: Session) -> Masker:
     """Give the masker of a run: it knows the endpoints' API keys, and the passwords of their addresses, by value."""
-    keys = [os.environ.get(name, "") for name in run.key_variables]
-    return Masker(keys + [secret for address in run.endpoint_addresses for secret in secrets_of_address(address)])
+    keys = [os.environ.get(name, "") for name in session.key_variables]
+    return Masker(keys + [secret for address in session.endpoint_addresses for secret in secrets_of_address(address)])
 
 
-def shown_of(run: Run) -> Shown:
+def shown_of(session: Session) -> Shown:
     """Give what makes a run's texts such as people may see."""
-    return Shown(masker_of(run))
+    return Shown(masker_of(session))
 
 
 class MaskedStream(io.TextIOBase):
@@ -52,8 +52,8 @@ class MaskedStream(io.TextIOBase):
 class MaskedReports:
     """Masks the reports of a session that is about hosts."""
 
-    def __init__(self, run: Run) -> None:
-        self._shown = lru_cache(1024)(shown_of(run).text)
+    def __init__(self, session: Session) -> None:
+        self._shown = lru_cache(1024)(shown_of(session).text)
         self._values: dict[str, Masker] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

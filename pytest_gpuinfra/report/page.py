@@ -11,9 +11,10 @@ from typing import Any
 from pytest_gpuinfra.capture.selected import SelectedHost
 from pytest_gpuinfra.diagnosis.finding import Finding
 from pytest_gpuinfra.diagnosis.gather import findings_of
+from pytest_gpuinfra.host.factory import HostFactory
 from pytest_gpuinfra.host.facts import HostFacts
-from pytest_gpuinfra.host.host import GpuHost
 from pytest_gpuinfra.inventory.inventory import HostSpec, parse_inventory
+from pytest_gpuinfra.options import Settings
 from pytest_gpuinfra.record.recording import RecordedHost, Recording
 from pytest_gpuinfra.record.snapshot import snapshot_of
 from pytest_gpuinfra.report.allure_files import versions_of
@@ -23,7 +24,6 @@ from pytest_gpuinfra.report.fleet.fleet import Fleet, make_fleet
 from pytest_gpuinfra.report.host_verdict import EACH, IN_FULL, verdict_of
 from pytest_gpuinfra.report.message import Message, parse_message
 from pytest_gpuinfra.report.pair_matrix import PairMatrix, matrix_of
-from pytest_gpuinfra.session.run import Run, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +217,4 @@ def _numbers(alias: str, host: RecordedHost) -> dict[str, str]:
 def _findings(alias: str, spec: HostSpec, host: RecordedHost) -> tuple[Finding, ...]:
     """Ask the diagnosis for what everything together means."""
     selected = SelectedHost(alias, "replay", "", spec, "recording", host.capture, host.gathered)
-    run = Run(Settings(), {alias: selected})
-    replayed = GpuHost(selected, host.capture, run.connect, run.serving, run.gpu_runs, run.participation)
-    return findings_of(replayed, host.gathered)
+    return findings_of(HostFactory(Settings()).host(selected, host.capture), host.gathered)

@@ -19,7 +19,7 @@ from rich.progress import (
 from pytest_gpuinfra.capture.many import Standing
 from pytest_gpuinfra.host.host import GpuHost, aliases_text
 from pytest_gpuinfra.report.escaped import VisibleConsole, readable
-from pytest_gpuinfra.session.run import Run
+from pytest_gpuinfra.session.session import Session
 
 _LINE_EVERY_S = 10.0
 
@@ -27,16 +27,16 @@ _LINE_EVERY_S = 10.0
 class CaptureProgress:
     """Shows how many hosts have answered and how many failed to, and names those that take long."""
 
-    def __init__(self, config: pytest.Config, run: Run) -> None:
-        self._run = run
+    def __init__(self, config: pytest.Config, session: Session) -> None:
+        self._session = session
         self._failed: list[str] = []
         self._writer = config.get_terminal_writer()
         self._quiet = config.get_verbosity() < -1
         self._live: Progress | None = None
         self._last_line = time.monotonic()
-        self._lines = run.on_progress
+        self._lines = session.factory.on_progress
         self._told = ""
-        self._asked = [alias for alias, host in run.selected.items() if host.way != "replay"]
+        self._asked = [alias for alias, host in session.selected.items() if host.way != "replay"]
         if self._writer.hasmarkup and self._asked and not self._quiet:
             self._live = Progress(
                 SpinnerColumn(),
@@ -52,8 +52,8 @@ class CaptureProgress:
     def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
-            self._task = self._live.add_task("", total=len(self._run.selected))
-            self._run.on_progress = self._note  # a line of its own would tear the live one
+            self._task = self._live.add_task("", total=len(self._session.selected))
+            self._session.factory.on_progress = self._note  # a line of its own would tear the live one
         elif len(self._asked) > 1 and not self._quiet:
             self._writer.line(f"gpuinfra: capturing {len(self._asked)} hosts: {aliases_text(self._asked)}")
         return self
@@ -63,7 +63,7 @@ class CaptureProgress:
     ) -> None:
         if self._live is not None:
             self._live.stop()
-            self._run.on_progress = self._lines
+            self._session.factory.on_progress = self._lines
 
     def _note(self, line: str) -> None:
         """Take down what a host that is waited for lacks."""
@@ -81,9 +81,8 @@ class CaptureProgress:
         elif self._asked and not self._quiet and time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._last_line = time.monotonic()
             words = self._words(standing)
-            self._writer.line(
-                f"gpuinfra: {standing.done} of {len(self._run.selected)} hosts done" + (f"; {words}" if words else "")
-            )
+            done = f"gpuinfra: {standing.done} of {len(self._session.selected)} hosts done"
+            self._writer.line(f"{done}; {words}" if words else done)
 
     def _words(self, standing: Standing) -> str:
         slow = [f"{alias} ({seconds:.0f} s)" for alias, seconds in standing.slow_s.items()]

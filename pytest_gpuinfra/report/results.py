@@ -27,7 +27,7 @@ from pytest_gpuinfra.report.masked import MaskedStream, masker_of
 from pytest_gpuinfra.report.message import parse_message
 from pytest_gpuinfra.report.pair_matrix import matrix_of
 from pytest_gpuinfra.report.pair_table import pair_table
-from pytest_gpuinfra.session.run import Outcome, Run
+from pytest_gpuinfra.session.session import Outcome, Session
 from pytest_gpuinfra.subjects.outliers import SMALLEST
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ _PAIRS_SHOWN = 8
 class ResultsPlugin:
     """Collects the outcomes on the controller, from its own items or from xdist's workers."""
 
-    def __init__(self, config: pytest.Config, run: Run) -> None:
+    def __init__(self, config: pytest.Config, session: Session) -> None:
         self._config = config
-        self._run = run
+        self._session = session
         self._begun: set[tuple[str, str]] = set()
         self._written: list[str] = []
         self._lost: set[str] = set()
@@ -70,7 +70,7 @@ class ResultsPlugin:
         if alias is None:
             return
         key = alias, report.nodeid
-        outcome = self._run.outcomes.setdefault(key, Outcome(report.nodeid, alias, "passed"))
+        outcome = self._session.outcomes.setdefault(key, Outcome(report.nodeid, alias, "passed"))
         (self._begun.add if report.when == "setup" and report.passed else self._begun.discard)(key)
         outcome.took_s += report.duration
         if report.skipped:
@@ -81,28 +81,28 @@ class ResultsPlugin:
             unobserved = report.when in ("setup", "teardown", OBSERVING, _CRASHED)
             if outcome.outcome != "failed":
                 outcome.outcome = "error" if unobserved else "failed"
-            self._run.wrong.add(outcome.host)
+            self._session.wrong.add(outcome.host)
             outcome.message = str(report.longrepr)  # longreprtext begins with the worker of xdist
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the recording, and set the exit status: silence about a host is no success."""
-        if self._config.option.collectonly or not self._run.hosts:
+        if self._config.option.collectonly or not self._session.hosts:
             return
         for unfinished in self._begun:  # an item that was interrupted in its body has not ended in any way
-            self._run.outcomes.pop(unfinished, None)
+            self._session.outcomes.pop(unfinished, None)
         self._note_what_was_not_run(session)
-        self._run.exit_status = int(session.exitstatus)
-        if self._run.exit_status == pytest.ExitCode.INTERRUPTED:
-            self._run.take_from_workers(timeout_s=_WORKERS_END_S)
-        option = self._config.getoption("--gpu-recording")
+        self._session.exit_status = int(session.exitstatus)
+        if self._session.exit_status == pytest.ExitCode.INTERRUPTED:
+            self._session.handover.take_left(timeout_s=_WORKERS_END_S)
+        option = self._session.settings.recording
         if option != "none":
             name = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
             path = Path(option) if option else Path("reports", "recordings", f"{name}.json")
             try:
-                recording = self._run.recording(__version__)
+                recording = self._session.recording(__version__)
                 self._digest = write_recording(
-                    self._config.invocation_params.dir / path, recording, masker_of(self._run)
+                    self._config.invocation_params.dir / path, recording, masker_of(self._session)
                 )
                 self._name = path.name
                 self._written.append(f"recording: {path} (sha256 {self._digest[:16]})")
@@ -121,7 +121,7 @@ class ResultsPlugin:
 
     def _note_what_was_not_run(self, session: pytest.Session) -> None:
         """Of a run that was not cut short, make errors of the items and hosts that no worker of xdist ran."""
-        scheduling = self._run.scheduling
+        scheduling = self._session.handover.scheduling
         if scheduling is None or session.exitstatus not in _UNTIL_THE_END:
             return
         lost = [(item.unit.host, item.nodeid) for item in scheduling.not_run()]
@@ -133,21 +133,21 @@ class ResultsPlugin:
             if alias is None:
                 self._written.append(f"not run: {name}")
             else:
-                self._run.outcomes[alias, name] = Outcome(name, alias, "error", message)
-                self._run.wrong.add(alias)
+                self._session.outcomes[alias, name] = Outcome(name, alias, "error", message)
+                self._session.wrong.add(alias)
                 self._lost.add(alias)
         session.testsfailed += len(lost)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write_before(self, path: Path) -> None:
         """Keep the hosts as they were before this run rebooted them, beside its recording."""
-        if not self._run.before:
+        if not self._session.baseline.before:
             return
         before = path.with_name(f"{path.stem}-before.json")
         write_recording(
             self._config.invocation_params.dir / before,
-            Recording(dict(self._run.before), (), self._run.started_at, __version__),
-            masker_of(self._run),
+            Recording(dict(self._session.baseline.before), (), self._session.started_at, __version__),
+            masker_of(self._session),
         )
         self._written.append(f"as it was before the reboot: {before}")
 
@@ -160,14 +160,14 @@ class ResultsPlugin:
         others = session.testsfailed - sum(c["failed"] + c["error"] for c in by_host.values())
         if failed or others > 0:
             return
-        counting = self._config.getoption("--gpu-outliers") == "fail" and len(by_host) >= SMALLEST
+        counting = self._session.settings.outliers == "fail" and len(by_host) >= SMALLEST
         if counting and self._fleet.numbers.stragglers:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             return
         nothing = any(not counts["passed"] for counts in by_host.values())
         unknown = nothing or any(counts["error"] for counts in by_host.values())
-        unknown = unknown or bool(self._suspected - set(self._run.narrowed))  # a part of all checks is asked for itself
-        worth = self._config.getoption("--gpu-unknown")
+        unknown = unknown or bool(self._suspected - set(self._session.narrowed))  # a part is asked for itself
+        worth = self._session.settings.unknown
         if unknown and worth == "fail":
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif nothing or self._lost or (unknown and worth == "error"):
@@ -182,21 +182,21 @@ class ResultsPlugin:
         if allure:
             from pytest_gpuinfra.report.allure_files import write_allure_files
 
-            write_allure_files(here / allure, self._run, os.environ)
-            if len(self._run.hosts) > 1:
+            write_allure_files(here / allure, self._session, os.environ)
+            if len(self._session.hosts) > 1:
                 from pytest_gpuinfra.report.fleet.picture import write_fleet
 
                 write_fleet(here / allure, self._fleet)
-        files = self._config.getoption("--gpu-summary")
+        files = self._session.settings.summary
         if not files:
             return
         from pytest_gpuinfra.report.page import make_page
         from pytest_gpuinfra.report.page_text import write_page
 
-        fleet = self._fleet if len(self._run.hosts) > 1 else None
-        allowed = self._config.getoption("--gpu-unknown") == "allow"
+        fleet = self._fleet if len(self._session.hosts) > 1 else None
+        allowed = self._session.settings.unknown == "allow"
         page = make_page(
-            self._run.recording(__version__),
+            self._session.recording(__version__),
             self._name,
             self._digest,
             fleet=fleet,
@@ -204,21 +204,20 @@ class ResultsPlugin:
             since=self._since,
         )
         for file in files:
-            write_page(here / file, page, masker_of(self._run))
+            write_page(here / file, page, masker_of(self._session))
             self._written.append(f"summary: {file}")
 
     @cached_property
     def _since(self) -> dict[str, Since]:
         """What changed since the baseline, by alias; {} without one. A host that cannot be compared has none."""
         found: dict[str, Since] = {}
-        if self._run.baseline is None:
+        if self._session.baseline.recording is None:
             return found
-        from pytest_gpuinfra.fixtures.baseline import compare_with_baseline
         from pytest_gpuinfra.report.change_rows import since_of
 
-        for alias, host in self._run.hosts.items():
+        for alias, host in self._session.hosts.items():
             with contextlib.suppress(GpuInfraError):
-                found[alias] = since_of(compare_with_baseline(self._run, host, self._run.gathered.get(alias)))
+                found[alias] = since_of(self._session.baseline.compare(host, self._session.gathered.get(alias)))
         return found
 
     def _show_since(self, console: Console) -> None:
@@ -233,30 +232,30 @@ class ResultsPlugin:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show what is wrong first, then the hosts in a table."""
-        if self._config.option.collectonly or not self._run.hosts:
+        if self._config.option.collectonly or not self._session.hosts:
             return
         terminalreporter.section("GPU hosts", sep="=", bold=True)
         writer = self._config.get_terminal_writer()
         console = VisibleConsole(
-            file=cast("IO[str]", MaskedStream(writer._file, masker_of(self._run))),
+            file=cast("IO[str]", MaskedStream(writer._file, masker_of(self._session))),
             width=max(80, writer.fullwidth),
             force_terminal=writer.hasmarkup,
             highlight=False,
         )
         counts = self._counts()
-        many = len(self._run.hosts) > EACH
+        many = len(self._session.hosts) > EACH
         if many:
             from pytest_gpuinfra.report.fleet.text import show_fleet, show_troubles
 
             show_troubles(self._fleet, console)
-        for alias in () if many else self._run.hosts:
+        for alias in () if many else self._session.hosts:
             self._list_wrong(console, alias)
-        show_findings(console, self._run)
+        show_findings(console, self._session)
         if many:
             show_fleet(self._fleet, console)
         else:
             self._show_table(console, counts)
-        if SMALLEST <= len(self._run.hosts) <= EACH:
+        if SMALLEST <= len(self._session.hosts) <= EACH:
             from pytest_gpuinfra.report.fleet.text import show_stragglers
 
             show_stragglers(self._fleet, console)
@@ -268,9 +267,11 @@ class ResultsPlugin:
     @cached_property
     def _suspected(self) -> frozenset[str]:
         """Hosts of which the diagnosis names a fault; of many hosts, among those with an item that ended badly."""
-        few = len(self._run.hosts) <= EACH_DIAGNOSED
+        few = len(self._session.hosts) <= EACH_DIAGNOSED
         return frozenset(
-            alias for alias in self._run.hosts if (few or alias in self._run.wrong) and self._run.findings(alias)
+            alias
+            for alias in self._session.hosts
+            if (few or alias in self._session.wrong) and self._session.parsed.findings(alias)
         )
 
     def _show_table(self, console: Console, counts: Mapping[str, Mapping[str, int]]) -> None:
@@ -280,15 +281,15 @@ class ResultsPlugin:
             table.add_column(column)
         for column in ("passed", "failed", "error", "skipped"):
             table.add_column(column, justify="right")
-        allowed = self._config.getoption("--gpu-unknown") == "allow"
-        cut_short = self._run.exit_status == pytest.ExitCode.INTERRUPTED
-        for alias, host in self._run.hosts.items():
+        allowed = self._session.settings.unknown == "allow"
+        cut_short = self._session.exit_status == pytest.ExitCode.INTERRUPTED
+        for alias, host in self._session.hosts.items():
             words, style = verdict_of(
                 counts[alias],
                 nothing_expected=host.expect.empty,
                 unknown_allowed=allowed,
                 cut_short=cut_short,
-                narrowed=self._run.narrowed.get(alias, ""),
+                narrowed=self._session.narrowed.get(alias, ""),
                 suspected=alias in self._suspected,
             )
             table.add_row(
@@ -303,15 +304,15 @@ class ResultsPlugin:
         """The hosts side by side."""
         from pytest_gpuinfra.report.fleet.fleet import make_fleet
 
-        allowed = self._config.getoption("--gpu-unknown") == "allow"
-        return make_fleet(self._run.recording(__version__), unknown_allowed=allowed)
+        allowed = self._session.settings.unknown == "allow"
+        return make_fleet(self._session.recording(__version__), unknown_allowed=allowed)
 
     def _show_pairs(self, console: Console) -> None:
         """Show the GPU pairs of each host where programs ran; of many hosts, of those that are not all right."""
         matrices = {
             alias: matrix
-            for alias, host in self._run.hosts.items()
-            if (matrix := matrix_of(self._run.gathered.get(alias) or host.gathered())) is not None
+            for alias, host in self._session.hosts.items()
+            if (matrix := matrix_of(self._session.gathered.get(alias) or host.gathered())) is not None
         }
         if len(matrices) > _PAIRS_SHOWN:
             matrices = {alias: matrix for alias, matrix in matrices.items() if matrix.seen_right < matrix.pairs}
@@ -321,13 +322,13 @@ class ResultsPlugin:
             console.print(f"and the GPU pairs of {len(matrices) - _PAIRS_SHOWN} more hosts, in the reports")
 
     def _counts(self) -> dict[str, Counter[str]]:
-        counts: dict[str, Counter[str]] = {alias: Counter() for alias in self._run.hosts}
-        for outcome in self._run.outcomes.values():
+        counts: dict[str, Counter[str]] = {alias: Counter() for alias in self._session.hosts}
+        for outcome in self._session.outcomes.values():
             counts[outcome.host][outcome.outcome] += 1
         return counts
 
     def _list_wrong(self, console: Console, alias: str) -> None:
-        outcomes = [outcome for outcome in self._run.outcomes.values() if outcome.host == alias]
+        outcomes = [outcome for outcome in self._session.outcomes.values() if outcome.host == alias]
         wrong = [o for o in outcomes if o.outcome == "failed"] + [o for o in outcomes if o.outcome == "error"]
         groups: dict[tuple[str, str], list[str]] = {}
         for outcome in wrong:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuinfra.capture.selected import SelectedHost
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.gather.groups import HostCollective, Member
 from pytest_gpuinfra.inventory.groups import CollectiveExpectation
@@ -91,7 +91,7 @@ def plain(collectives: Iterable[HostCollective]) -> list[dict[str, Any]]:
                     "alias": member.alias,
                     "way": member.host.way,
                     "destination": member.host.destination,
-                    "spec": member.host.spec.model_dump(mode="json", exclude_defaults=True, exclude={"group"}),
+                    "spec": member.host.spec.plain(),
                     "devices": list(member.devices),
                     "python": member.python,
                     "boot_id": member.boot_id,

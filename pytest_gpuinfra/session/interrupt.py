@@ -1,5 +1,5 @@
 """
-Ctrl-C and SIGTERM: the first one ends a run within seconds, with what was gathered; later ones change nothing.
+Ctrl-C and SIGTERM: the first one ends a session within seconds, with what was gathered; later ones change nothing.
 
 Whatever the main thread waits for comes to its end, since all connections and requests are ended beside it. What is
 written afterwards takes a moment, in which a second Ctrl-C would lose it, and leave things behind.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gpuinfra.session.run import Run
+    from pytest_gpuinfra.session.session import Session
 
 
 class Interrupts:
@@ -25,17 +25,17 @@ class Interrupts:
     Takes the two signals of this process, where nobody else does.
 
     Args:
-        run: Learns of it, and ends everything that it waits for, in a thread of its own.
+        session: Learns of it, and ends everything that it waits for, in a thread of its own.
 
     Attributes:
         taken: Whether one has come.
         workers: Process ids of xdist's workers, which are interrupted, too.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, session: Session) -> None:
         self.taken = False
         self.workers: set[int] = set()
-        self._run = run
+        self._session = session
         self._finishing = False
         self._installed: set[int] = set()
         if threading.current_thread() is not threading.main_thread():
@@ -46,7 +46,7 @@ class Interrupts:
                 self._installed.add(number)
 
     def finishing(self) -> None:
-        """Say that the run comes to its end: what is being written is not interrupted any more."""
+        """Say that the session comes to its end: what is being written is not interrupted any more."""
         self._finishing = True
 
     def restore(self) -> None:
@@ -63,11 +63,11 @@ class Interrupts:
         self.taken = True
         if self._finishing:
             return
-        self._run.interrupted = True
+        self._session.interrupted = True
         for worker in self.workers:
             with suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGINT)
-        threading.Thread(target=self._run.stop, daemon=True, name="gpuinfra-stop").start()
+        threading.Thread(target=self._session.stop, daemon=True, name="gpuinfra-stop").start()
         if number == signal.SIGTERM:
             raise pytest.exit.Exception("gpuinfra: ended by SIGTERM", returncode=pytest.ExitCode.INTERRUPTED)
         raise KeyboardInterrupt

@@ -56,7 +56,7 @@ class ExpectedValue:
     value: str
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Target:
     """
     What one item is about; reports show it as its id.

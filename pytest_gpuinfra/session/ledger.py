@@ -20,7 +20,7 @@ from pytest_gpuinfra.session.stash import target_of
 
 if TYPE_CHECKING:
     from pytest_gpuinfra.host.host import GpuHost
-    from pytest_gpuinfra.session.run import Run
+    from pytest_gpuinfra.session.session import Session
 
 LEDGER: pytest.StashKey[Ledger] = pytest.StashKey()
 MARKS = ("gpu_expects", "gpu_judges")
@@ -55,13 +55,13 @@ class Ledger:
 
     Args:
         config: Of the session.
-        run: Its hosts.
+        session: Its hosts.
         suites: Files of the suites, those that a whole run collects.
     """
 
-    def __init__(self, config: pytest.Config, run: Run, suites: Sequence[str]) -> None:
+    def __init__(self, config: pytest.Config, session: Session, suites: Sequence[str]) -> None:
         self._config = config
-        self._run = run
+        self._session = session
         self._suites = frozenset(suites)
         self._collected: set[str] = set()
         self._accounts: dict[str, _Account] = {}
@@ -105,7 +105,7 @@ class Ledger:
                         if isinstance(target.value, GpuDevice):
                             yield f"devices[{target.value.row}].{key.removeprefix('device.')}"
                     elif key == "devices":
-                        rows = len(self._run.hosts[target.host].expect.devices)
+                        rows = len(self._session.hosts[target.host].expect.devices)
                         yield from (f"devices[{row}].pci" for row in range(rows))
                     else:
                         yield key
@@ -146,9 +146,9 @@ class Ledger:
             return self._narrowing
         for reason in account.skipped.get(key, ()):
             if reason.startswith("needs --gpu-level="):
-                return f"--gpu-level={self._run.settings.level}"
+                return f"--gpu-level={self._session.settings.level}"
         kind = _gathered_for(key)
-        if self._run.settings.endpoint == "none" and kind in ("endpoint", "participation"):
+        if self._session.settings.endpoint == "none" and kind in ("endpoint", "participation"):
             return "--gpu-endpoint=none"
         recorded = host.selected.way == "replay" and kind not in ("", *host.selected.gathered)
         able = len(host.computing_gpus) > 1 if kind == "gpu" else bool(host.selected.spec.endpoint)
@@ -187,17 +187,17 @@ class Ledger:
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
         """Hand over to the controller how the run was narrowed, or keep it there, before anything is written."""
-        seen = [host for alias, host in self._run.hosts.items() if alias in self._accounts]
+        seen = [host for alias, host in self._session.hosts.items() if alias in self._accounts]
         words = {host.alias: words for host in seen if (words := self.narrowed(host))}
         output: dict[str, Any] = getattr(session.config, "workeroutput", {})
         output[_HANDED] = words
-        self._run.narrowed.update(words)
+        self._session.narrowed.update(words)
         return (yield)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Take over how a worker's part was narrowed."""
-        self._run.narrowed.update(getattr(node, "workeroutput", {}).get(_HANDED, {}))
+        self._session.narrowed.update(getattr(node, "workeroutput", {}).get(_HANDED, {}))
 
 
 def _fault_of(test: pytest.Item) -> str:

@@ -23,7 +23,7 @@ from pytest_gpuinfra.errors import EndpointError, FactUnavailable, GpuInfraError
 from pytest_gpuinfra.gather.gpu import GpuRuns, GpuRunSettings
 from pytest_gpuinfra.gather.participation import ParticipationRun
 from pytest_gpuinfra.host.host import GpuHost
-from pytest_gpuinfra.on_target.sampling import SamplingPlan
+from pytest_gpuinfra.on_target.plan import SamplingPlan
 from pytest_gpuinfra.record.snapshot import snapshot_of
 from pytest_gpuinfra.subjects.groups.part import parse_host_part
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog

@@ -33,7 +33,8 @@ from pytest_gpuinfra.endpoint.throughput import background_load
 from pytest_gpuinfra.errors import EndpointError
 from pytest_gpuinfra.host.requests import OPENED
 from pytest_gpuinfra.inventory.service import ServiceExpectation
-from pytest_gpuinfra.on_target.sampling import SamplingPlan, sampler_text
+from pytest_gpuinfra.on_target.bundle import packed
+from pytest_gpuinfra.on_target.plan import SamplingPlan
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "pytest_gpuinfra" / "on_target" / "probe"
@@ -233,7 +234,7 @@ def beside(variant: Variant) -> None:
     sampling = LocalConnection("h200")
     plan = SamplingPlan(60.0, 0.2, variant.port).document()
     thread = threading.Thread(
-        target=lambda: said.append(sampling.run_program(sampler_text(), plan, timeout_s=90).stdout), daemon=True
+        target=lambda: said.append(sampling.run_program(packed("sampler"), plan, timeout_s=90).stdout), daemon=True
     )
     with InferenceEndpoint(variant.url) as endpoint, background_load(endpoint, streams=4) as results:
         time.sleep(1.0)

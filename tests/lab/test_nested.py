@@ -14,7 +14,7 @@ import pytest
 from pytest_gpuinfra.connection.container import Container, parse_container
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.nested import connect_container
-from pytest_gpuinfra.connection.pipe import Connection
+from pytest_gpuinfra.connection.protocol import Connection
 from pytest_gpuinfra.connection.ssh import SshConnection
 from pytest_gpuinfra.connection.testinfra import host_over
 from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, UnreachableError

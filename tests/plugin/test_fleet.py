@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuinfra.record.recording import RecordedHost, Recording, read_recording, write_recording
-from pytest_gpuinfra.session.portions import PORTION
 from pytest_gpuinfra.session.scheduler import KNOWN_TO_ALL
 from tests.plugin.conftest import REFERENCE, run_pytest
 
@@ -127,26 +126,19 @@ def test_what_a_crashed_worker_leaves_is_run_by_another(
     assert ended["test_hosts.py::test_device[n05-11:00.0]"] == "error"
 
 
-@pytest.fixture
-def large_fleet(tmp_path: Path) -> Path:
-    """Give a directory as `fleet`, with more hosts than two portions, and a test in a class."""
-    write_recording(tmp_path / "hosts.json", recording_of(2 * PORTION + 9))
-    (tmp_path / "notes.py").write_text(NOTES + COUNTS)
-    (tmp_path / "test_hosts.py").write_text(TESTS)
-    (tmp_path / "test_class.py").write_text(IN_A_CLASS)
-    (tmp_path / "test_others.py").write_text(WITHOUT_HOST)
-    return tmp_path
+def test_without_workers_hosts_come_one_after_the_other(fleet: Path) -> None:
+    """Every item of every host runs once, a host's together, in order; a module is set up anew for each."""
+    (fleet / "test_class.py").write_text(IN_A_CLASS)
+    outcomes = judge(fleet)
+    assert len(outcomes) == MANY * 10
+    assert set(outcomes.values()) == {"passed"}
+    ran = (fleet / "ran-controller.txt").read_text().splitlines()
+    assert len(ran) == len(set(ran)) == MANY * 10 + 5
+    order = [host for host in map(host_of, ran) if host]
+    assert [host for host, _ in itertools.groupby(order)] == sorted(set(order))
+    assert (fleet / "set-up.txt").read_text() == "x" * MANY
 
 
-COUNTS = """
-def pytest_sessionfinish(session):
-    (HERE / "most.txt").write_text(f"{most} {session.testscollected}")
-most = 0
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item):
-    global most
-    most = max(most, len(item.session.items))
-"""
 IN_A_CLASS = """
 from pathlib import Path
 def setup_module():
@@ -156,114 +148,6 @@ class TestHost:
     def test_in_a_class(self, gpu_kernel_release):
         assert gpu_kernel_release
 """
-
-
-def test_items_of_a_large_run_are_made_in_portions(large_fleet: Path) -> None:
-    """Every item of every host runs once, a host's together, in order; never are more in memory than two portions'."""
-    outcomes = judge(large_fleet)
-    hosts = 2 * PORTION + 9
-    assert len(outcomes) == hosts * 10
-    assert set(outcomes.values()) == {"passed"}
-    ran = (large_fleet / "ran-controller.txt").read_text().splitlines()
-    assert len(ran) == len(set(ran)) == hosts * 10 + 5
-    order = [host for host in map(host_of, ran) if host]
-    assert list(dict.fromkeys(order)) == sorted(set(order))
-    assert [host for host, _ in itertools.groupby(order)] == sorted(set(order))
-    most, collected = (large_fleet / "most.txt").read_text().split()
-    assert (int(most), int(collected)) == (PORTION * 10 + 5, hosts * 10 + 5)
-    assert (large_fleet / "set-up.txt").read_text() == "x" * hosts  # hosts come one after the other
-
-
-def test_choice_by_k_reaches_hosts_of_every_portion(large_fleet: Path) -> None:
-    """A host of the last portion alone, an item by its id, and no host at all."""
-    last = f"n{2 * PORTION + 9}"
-    assert set(map(host_of, judge(large_fleet, "-k", f"{last} and release", status=6))) == {last}
-    one = f"test_hosts.py::test_release[{last}]"
-    assert list(judge(large_fleet, one, "test_others.py", status=6)) == [one]
-    ended = run_pytest(large_fleet, "--gpu-host=replay:hosts.json", "--gpu-recording=none", "-k", "nosuch", ".")
-    assert ended.returncode == 5
-
-
-WITH_CLEAN_UP = """
-from pathlib import Path
-import pytest
-NOTES = Path(__file__).parent / "order.txt"
-def note(text):
-    with NOTES.open("a") as stream:
-        stream.write(text + "\\n")
-@pytest.fixture(scope="session")
-def whole():
-    note("+whole")
-    yield
-    note("-whole")
-@pytest.fixture(scope="session")
-def outer(gpu_host, whole):
-    note(f"+outer {gpu_host.alias}")
-    yield gpu_host.alias
-    note(f"-outer {gpu_host.alias}")
-@pytest.fixture(scope="session")
-def inner(outer):
-    note(f"+inner {outer}")
-    yield outer
-    note(f"-inner {outer}")
-def test_it(inner, gpu_kernel_release):
-    assert gpu_kernel_release
-def test_again(inner, gpu_kernel_release):
-    assert gpu_kernel_release
-"""
-ALIVE = """
-import gc
-alive = 0
-def pytest_runtest_setup(item):
-    global alive
-    if item.name.startswith("test_release[n59"):
-        gc.collect()
-        alive = sum(isinstance(thing, pytest.Function) for thing in gc.get_objects())
-def pytest_sessionfinish(session):
-    kept = len(session.config.pluginmanager.get_plugin("terminalreporter").stats["passed"])
-    reports = sum(isinstance(thing, pytest.TestReport) for thing in gc.get_objects())
-    (HERE / "alive.txt").write_text(f"{alive} {reports} {kept}")
-"""
-
-
-@pytest.mark.parametrize("listed", [False, True])
-def test_what_ran_is_forgotten(large_fleet: Path, *, listed: bool) -> None:
-    """
-    Of items that ran and reports that nobody asked to see, nothing stays, though pytest itself keeps both.
-
-    Session fixtures of users' own are finished once for each set-up, before what they depend on.
-    """
-    (large_fleet / "notes.py").write_text(NOTES + ALIVE)
-    (large_fleet / "test_class.py").write_text(WITH_CLEAN_UP)
-    hosts = 2 * PORTION + 9
-    assert hosts == 59
-    ended = run_pytest(
-        large_fleet,
-        *("--gpu-host=replay:hosts.json", "--gpu-recording=none", "-q", "-p", "no:cacheprovider", "-p", "notes"),
-        *(["-rA"] if listed else []),
-        "test_class.py",
-        "test_hosts.py",
-    )
-    assert f"{hosts * 11} passed in" in ended.stdout, ended.stdout + ended.stderr
-    alive, reports, kept = map(int, (large_fleet / "alive.txt").read_text().split())
-    assert kept == hosts * 11
-    assert 0 < alive < hosts * 11 / 2  # those of two portions, and those whose fixtures have not been dropped yet
-    assert ended.stdout.count("PASSED test_hosts.py::") == (hosts * 9 if listed else 0)
-    assert reports >= hosts * 11 if listed else reports < 20
-    notes = (large_fleet / "order.txt").read_text().splitlines()
-    assert (notes[0], notes[-1], notes.count("+whole")) == ("+whole", "-whole", 1)
-    # pytest ends a session's fixtures of one host when those of the next are set up, so each set-up has its end.
-    for kind in ("outer", "inner"):
-        made = Counter(note for note in notes if note.startswith(f"+{kind}"))
-        ended_of = Counter(note.replace("-", "+", 1) for note in notes if note.startswith(f"-{kind}"))
-        assert made == ended_of
-        assert len(made) == hosts
-    held: list[str] = []
-    for note in notes:
-        if note.startswith("+"):
-            held.append(note[1:])
-        else:
-            assert held.pop() == note[1:]
 
 
 def test_more_workers_than_hosts(fleet: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/fixtures.md: its examples run; the pages that are made of the code are what the code says."""
+"""docs/fixtures.md: its examples run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.catalogue.fixtures import fixtures_markdown
-from pytest_gpuinfra.catalogue.inventory import inventory_markdown
 from tests.plugin.conftest import run_pytest
 from tests.report.made import REFERENCE, TWO_GPUS
 
@@ -54,13 +52,3 @@ def test_example_passes_as_it_stands(number: int, tmp_path: Path) -> None:
     outcomes = [result["outcome"] for result in json.loads((tmp_path / "out.json").read_text())["results"]]
     assert len(outcomes) >= len(re.findall(r"^def test_", body, re.MULTILINE))
     assert set(outcomes) == {"passed"}
-
-
-def test_tables_are_what_the_code_says() -> None:
-    """Whoever changes a fixture writes the page anew: `gpuinfra checks --fixtures >docs/fixtures.md`."""
-    assert fixtures_markdown() == TEXT
-
-
-def test_reference_of_the_inventory_is_what_the_models_say() -> None:
-    """Whoever changes a key writes the page anew: `gpuinfra schema --markdown >docs/inventory.md`."""
-    assert (DOCS / "inventory.md").read_text() == inventory_markdown()

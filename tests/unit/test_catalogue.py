@@ -1,27 +1,34 @@
-"""docs/checks.md: what the suites say, and nothing else."""
+"""Pages that are made of the code; docs/checks.md says what the suites say, and nothing else."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
-from pytest_gpuinfra.catalogue.catalogue import catalogue_markdown, read_catalogue
+from docs.generate.__main__ import pages
+from docs.generate.checks import read_catalogue
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.session.run import LEVELS
+from pytest_gpuinfra.options import LEVELS
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_page_is_what_the_suites_say() -> None:
-    """Whoever changes a check writes the page anew: `gpuinfra checks >docs/checks.md`."""
-    assert (ROOT / "docs" / "checks.md").read_text() == catalogue_markdown()
+@pytest.mark.parametrize("file", pages(), ids=lambda file: file.name)
+def test_pages_are_what_the_code_says(file: Path) -> None:
+    """Whoever changes a check, a fixture, a key or an option writes them anew: `python -m docs.generate`."""
+    assert file.read_text() == pages()[file]
 
 
-def test_command_prints_the_page() -> None:
-    """It needs no host, and no checkout."""
-    assert CliRunner().invoke(main, ["checks"]).output == catalogue_markdown()
+@pytest.mark.parametrize(
+    ("command", "page"),
+    [("checks", "checks"), ("checks --fixtures", "fixtures"), ("schema --markdown", "inventory")],
+)
+def test_commands_print_the_pages(command: str, page: str) -> None:
+    """They need no host."""
+    assert CliRunner().invoke(main, command.split()).output == (ROOT / "docs" / f"{page}.md").read_text()
 
 
 def test_every_test_of_the_suites_stands_there_once() -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuinfra.connection.bootstrap import remote_command
 from pytest_gpuinfra.connection.local import LocalConnection
-from pytest_gpuinfra.connection.pipe import PipeConnection, remote_command
+from pytest_gpuinfra.connection.pipe import PipeConnection
 from pytest_gpuinfra.errors import CommandTimeout, ProbeError
 
 

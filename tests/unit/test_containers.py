@@ -7,10 +7,10 @@ import json
 import pytest
 
 from pytest_gpuinfra.capture.reading import Reading
+from pytest_gpuinfra.connection.bootstrap import HOST_REACHED, nested_command
 from pytest_gpuinfra.connection.container import parse_container
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.connection.nested import NestedConnection, connect_container
-from pytest_gpuinfra.connection.pipe import HOST_REACHED, nested_command
 from pytest_gpuinfra.connection.ssh import SshConnection
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.container.state import ContainerState, parse_container_state

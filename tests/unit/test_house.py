@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from pytest_gpuinfra.options import Settings, declared
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pytest_gpuinfra"
@@ -15,7 +18,7 @@ ORDER = (
     ("errors", "pci_address", "hooks", "wire", "visible"),
     ("input_file",),
     ("connection",),
-    ("inventory",),
+    ("inventory", "options"),
     ("capture",),
     *((f"subjects.{name}",) for name in ("verdict", "event", "pci", "kernel_log")),
     ("subjects.boot", "subjects.gpu", "subjects.outliers"),
@@ -32,8 +35,8 @@ ORDER = (
     ("fixtures",),
     ("report",),
     ("merge",),
-    ("catalogue", "first_inventory"),
-    ("plugin", "options", "cli"),
+    ("first_inventory",),
+    ("plugin", "cli"),
 )
 """Rooms bottom up; those of one row do not import each other."""
 RANK = {room: rank for rank, row in enumerate(ORDER) for room in row}
@@ -94,3 +97,20 @@ def test_subjects_are_pure(name: str) -> None:
     assert not [word for word in imported if word.split(".")[0] in forbidden]
     calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert not calls & {"open", "print", "input"}
+
+
+def test_an_option_has_one_place() -> None:
+    """Its name stands at its field of `Settings` alone: who wants its value takes that, and README's table is made."""
+    names = {option.name for _, _, _, option in declared()}
+    without = [one.name for one in fields(Settings) if "options" not in one.metadata]
+    assert without == ["keep_connections"]
+    elsewhere = [
+        f"{name}: {node.value}"
+        for name, file in sorted(modules().items())
+        if name not in ("options", "cli")  # commands of `gpuinfra` have options of their own
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert elsewhere == []
+    asked = [name for name, file in modules().items() if ".addoption(" in file.read_text(encoding="utf-8")]
+    assert asked == ["options"]

@@ -46,7 +46,7 @@ OWN = sorted({f"{OURS}.{file.stem}" for file in PACKAGE.iterdir() if not file.na
 
 def test_what_runs_on_targets_imports_nothing_else() -> None:
     """Nothing of ours but its neighbours, and nothing that a target may lack."""
-    controller = {PACKAGE / "on_target" / name for name in ("plan.py", "bundle.py", "probe_text.py", "sampling.py")}
+    controller = {PACKAGE / "on_target" / name for name in ("plan.py", "bundle.py")}
     programs = [file for file in files("on_target/**/*.py") if file not in controller]
     assert offending(programs, (OURS, "pytest", "requests", "numpy")) == []
 
@@ -54,7 +54,7 @@ def test_what_runs_on_targets_imports_nothing_else() -> None:
 def test_probe_and_runner_use_the_standard_library_alone() -> None:
     """What runs on any target imports what any target has."""
     neighbours = {file.stem for file in files("on_target/**/*.py")}
-    probe = tuple(name for name in neighbours if name.startswith("probe") and name != "probe_text")
+    probe = tuple(name for name in neighbours if name.startswith("probe"))
     for name in (*probe, "runner", "sampler", "cuda_program"):
         modules = {module.partition(".")[0] for module in imports(next(PACKAGE.glob(f"on_target/**/{name}.py")))}
         assert modules <= set(sys.stdlib_module_names) | neighbours, name

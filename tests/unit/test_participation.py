@@ -14,7 +14,8 @@ import pytest
 
 from pytest_gpuinfra.connection.local import LocalConnection
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ParseError
-from pytest_gpuinfra.on_target.sampling import SamplingPlan, sampler_text
+from pytest_gpuinfra.on_target.bundle import packed
+from pytest_gpuinfra.on_target.plan import SamplingPlan
 from pytest_gpuinfra.subjects.participation.judge import (
     LoadOutcome,
     judge_activity,
@@ -213,7 +214,7 @@ def test_sampler_asks_nvidia_smi_where_there_is_no_nvml() -> None:
     """Sent like the probe, it samples until its time is over, and names the process."""
     connection = LocalConnection("here")
     plan = SamplingPlan(duration_s=0.4, interval_s=0.1, port=1).document()
-    said = connection.run_program(sampler_text(), plan, timeout_s=30)
+    said = connection.run_program(packed("sampler"), plan, timeout_s=30)
     connection.close()
     found = parse_participation(said.stdout.splitlines())
     assert found.source == "nvidia-smi"
@@ -232,7 +233,7 @@ def test_sampler_ends_with_its_controller(tmp_path: Path) -> None:
     tool.chmod(0o755)
     plan = json.dumps(SamplingPlan(duration_s=60.0, interval_s=0.1).document()).encode() + b"\n"
     ended = subprocess.run(
-        [sys.executable, "-c", sampler_text()],
+        [sys.executable, "-c", packed("sampler")],
         input=plan,
         capture_output=True,
         timeout=20,
@@ -249,7 +250,11 @@ def test_sampler_without_any_driver_says_so(tmp_path: Path) -> None:
     """Neither library nor command: one event with both reasons."""
     plan = json.dumps(SamplingPlan(duration_s=1.0).document()).encode() + b"\n"
     said = subprocess.run(
-        [sys.executable, "-c", sampler_text()], input=plan, capture_output=True, env={"PATH": str(tmp_path)}, check=True
+        [sys.executable, "-c", packed("sampler")],
+        input=plan,
+        capture_output=True,
+        env={"PATH": str(tmp_path)},
+        check=True,
     ).stdout.decode()
     with pytest.raises(FactUnavailable, match=r"libnvidia-ml\.so\.1.*nvidia-smi"):
         parse_participation(said.splitlines())

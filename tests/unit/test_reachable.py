@@ -56,7 +56,7 @@ def trees() -> dict[str, ast.Module]:
 
 def runs_on_target(name: str) -> bool:
     """Whether a module is sent to a target as text; those import each other by name, and their own tests hold them."""
-    return name.startswith("on_target.") and name.rsplit(".", maxsplit=1)[-1] not in ("plan", "bundle", "sampling")
+    return name.startswith("on_target.") and name.rsplit(".", maxsplit=1)[-1] not in ("plan", "bundle")
 
 
 def definitions(tree: ast.Module) -> dict[str, list[ast.AST]]:

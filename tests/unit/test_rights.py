@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from pytest_gpuinfra.cli import main
-from pytest_gpuinfra.connection.pipe import remote_command
+from pytest_gpuinfra.connection.bootstrap import remote_command
 from pytest_gpuinfra.connection.rights import READ_PYTHONS, explain_refusal, sudoers_text
 from pytest_gpuinfra.inventory.inventory import parse_inventory
 

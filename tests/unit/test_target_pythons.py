@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuinfra.capture import capture
-from pytest_gpuinfra.connection.pipe import runner_source
+from pytest_gpuinfra.on_target.bundle import packed
 
 TARGET = Path(__file__).resolve().parents[2] / "pytest_gpuinfra" / "on_target"
-CONTROLLER_SIDE = ("plan.py", "bundle.py", "probe_text.py", "sampling.py", "regenerate.py", "__init__.py")
+CONTROLLER_SIDE = ("plan.py", "bundle.py", "regenerate.py", "__init__.py")
 
 
 def interpreters() -> list[str]:
@@ -41,7 +41,7 @@ def test_probe_runs_under_each_python_at_hand(python: str) -> None:
     header = {"token": "T", "argv": None, "program": True, "stdin_length": len(stdin), "stdin_open": True}
     header |= {"timeout_s": 20, "env": None}
     sent = json.dumps(header).encode() + b"\n%d\n" % len(program) + program + stdin
-    with subprocess.Popen([python, "-c", runner_source()], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([python, "-c", packed("runner")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin
         assert process.stdout
         process.stdin.write(sent)

@@ -1,7 +1,7 @@
 """
 The probe: answers a list of requests with raw text. It runs on the target and has no opinions.
 
-It imports its neighbours probe_*.py, which travel with it (probe_text.py), and runs on Python 3.6 and later
+It imports its neighbours probe_*.py, which travel with it (bundle.py), and runs on Python 3.6 and later
 with the standard library only. It is sent on standard input, leaves no file, changes nothing, and needs no lock.
 It writes one JSON document to standard output: {"schema": 1, "answers": {...}, "took_s": float}.
 

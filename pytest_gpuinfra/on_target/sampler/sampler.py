@@ -1,7 +1,7 @@
 """
 The sampler: what every GPU does, and which processes compute on it, while a load runs against the service.
 
-This file imports its neighbours probe_*.py, which travel with it (sampling.py),
+This file imports its neighbours probe_*.py, which travel with it (bundle.py),
 and runs on Python 3.6 and later with the standard library only. NVML comes through ctypes (libnvidia-ml.so.1, part of
 the driver); where that cannot be loaded, nvidia-smi is asked instead.
 It touches on the target nothing: it reads NVML and /proc. It needs about 20 MB, and ends after the plan's duration,

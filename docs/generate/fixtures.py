@@ -1,10 +1,11 @@
-"""All fixtures as Markdown, examples first, then tables read off their source: `gpuinfra checks --fixtures`."""
+"""All fixtures as Markdown, examples first, then tables read off their source: docs/fixtures.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from pytest_gpuinfra.catalogue.source import PACKAGE, Fixture, first_words, raises_of, read_module
+from docs.generate.source import PACKAGE, Fixture, first_words, raises_of, read_module
 from pytest_gpuinfra.session.items import KINDS
 
 _TITLES = {
@@ -22,7 +23,7 @@ def fixtures_markdown() -> str:
     found = {file.stem: list(_public(read_module(file).fixtures.values())) for file in files}
     each = [fixture for fixtures in found.values() for fixture in fixtures if fixture.name in KINDS]
     lines = [
-        (PACKAGE / "catalogue" / "fixture_examples.md").read_text(encoding="utf-8"),
+        Path(__file__).with_name("fixture_examples.md").read_text(encoding="utf-8"),
         "## One test for each",
         "",
         "A test that takes one of these is repeated for each of them;",

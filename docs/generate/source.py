@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1]
+import pytest_gpuinfra
+
+PACKAGE = Path(pytest_gpuinfra.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)

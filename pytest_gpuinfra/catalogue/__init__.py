@@ -1,1 +1,0 @@
-"""The pages of reference, made from the code."""
