@@ -38,7 +38,7 @@ def parse_amd_gpu_faults(entries: Sequence[KernelLogEntry]) -> tuple[KernelFault
 
     Returns:
         One fault for each line, in log order, of kind "ras": code "uncorrectable umc" and the like, or
-        "poison", "ring timeout", "reset", "reset failed", "page fault", "init failed". Shape (n,).
+        "poison", "ring timeout", "reset", "reset failed", "page fault"; of kind "init": "init failed". Shape (n,).
     """
     return tuple(fault for entry in entries if "amdgpu" in entry.message and (fault := _read(entry)))
 
@@ -54,5 +54,5 @@ def _read(entry: KernelLogEntry) -> KernelFault | None:
         return KernelFault(kind="ras", entry=entry, device=device, code=code, count=int(counts["count"]))
     for code, pattern in _EVENTS:
         if pattern.search(entry.message):
-            return KernelFault(kind="ras", entry=entry, device=device, code=code)
+            return KernelFault(kind="init" if code == "init failed" else "ras", entry=entry, device=device, code=code)
     return None
