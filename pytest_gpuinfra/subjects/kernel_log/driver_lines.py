@@ -25,7 +25,7 @@ _ERROR = 3
 _WARNING = 4
 _READ = 600
 _STACK = 80
-_PCI = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F](?:\.[0-7])?(?![0-9a-fA-F:])")
+_PCI = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F](?:\.[0-7]\b|(?![.0-9a-fA-F]|:[0-9a-fA-F]))")
 _DEVICE = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _SPEAKER = re.compile(
     rf"""
@@ -46,9 +46,9 @@ _WORDS = re.compile(
     r"|unexpected|corrupt|uncorrect|unrecover|\bnot (?:respond|ready|done|present|cleared|recovered|trained|found)"
     r"|unresponsive|\bno (?:response|longer)\b|giving up|abort|panic|assert|\bbug\b|broken|expired|\breset required\b"
     r"|\b(?:needs?|required?) .{0,12}\breset|link down|overflow|exception|poison|degraded|inaccessible|unreachable"
-    r"|mismatch|missing|crash|violation|illegal|unhandled|wedged|\brefus|\breject|exceed|\bserious\b|surprise|retrain"
-    r"|\bbad (?:page|gpu|state|register|status)|nobody cared|detected!|disabling psp|catastroph|denied|is full\b"
-    r"|malfunction|doubtful|nv_err_|vt-d detected|blacklist|replace th|double.bit|uncontained|errevent"
+    r"|mismatch|missing|crash|violation|illegal|unhandled|wedged|\brefus|\breject|exceed|\bserious\b|retrain"
+    r"|surprise removal|\bbad (?:page|gpu|state|register|status)|nobody cared|detected!|disabling psp|catastroph"
+    r"|denied|is full\b|malfunction|doubtful|nv_err_|vt-d detected|blacklist|replace th|double.bit|uncontained|errevent"
 )
 """Words by which a line without a level is an error."""
 _LETTERS = re.compile(r"[a-z]{2,}")
@@ -70,8 +70,12 @@ _HANGS = re.compile(
 )
 _HANG_NEEDLES = ("INFO: ", "BUG", "LOCKUP", "Watchdog", "Oops", "protection fault", "panic", "invalid opcode")
 _IN_DRIVER = re.compile(
-    r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(?P<module>nvidia\w*|amdgpu|amdkfd|amdttm|vfio\w*|ccp|gdrdrv|nv_peer_mem)\b"
+    r"^\s*(?:\? |RIP: [0-9a-f]{4}:|pc : |lr : )?[\w.$]+\+0x[0-9a-f]+/0x[0-9a-f]+ "
+    r"\[(?P<module>nvidia\w*|amdgpu|amdkfd|amdttm|vfio\w*|ccp|gdrdrv|nv_peer_mem)\b",
+    re.MULTILINE,
 )
+"""A line of a stack that is in a driver."""
+_ENDS = re.compile(r"</TASK>|---\[ end ")
 _OF_DRIVER = re.compile(r"^(?:nv_|nvidia|irq/\d+-nv|UVM |amdgpu|kfd|vfio)|\[(?:nvidia\w*|amdgpu)\]", re.IGNORECASE)
 
 
@@ -146,6 +150,8 @@ def _hang(entries: Sequence[KernelLogEntry], place: int) -> KernelFault | None:
         found = _IN_DRIVER.search(text)
         if found:
             return KernelFault(kind="lockup", entry=entry, code=found["module"])
+        if _ENDS.search(text):
+            return None
     return None
 
 
