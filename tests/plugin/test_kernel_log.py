@@ -264,6 +264,9 @@ def test_an_error_that_nothing_recognises_is_unknown(judged: Judged, speaker: st
     assert failed(judged, host) == ([], [UNKNOWN])
     message = judged.of_host(host).messages[UNKNOWN]
     assert UNKNOWNS[speaker][1][-20:] in message
+    allow = re.search(r"allow = \['(.*?)'\]", " ".join(message.split()))
+    assert allow
+    assert re.search(allow[1], UNKNOWNS[speaker][1])
     assert "kernel_log.allow" in message
     assert form == "worded" or "(3 times)" in message
 

@@ -19,11 +19,10 @@ from importlib import resources
 
 from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
-from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
+from pytest_gpuinfra.subjects.kernel_log.line import READ, KernelLogEntry
 
 _ERROR = 3
 _WARNING = 4
-_READ = 600
 _STACK = 80
 _PCI = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F](?:\.[0-7]\b|(?![.0-9a-fA-F]|:[0-9a-fA-F]))")
 _DEVICE = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
@@ -109,7 +108,7 @@ def speaker_of(message: str) -> str:
 
 def device_of(message: str) -> str | None:
     """Give the first PCI address that a line names; None without one."""
-    match = _PCI.search(message, 0, _READ)
+    match = _PCI.search(message, 0, READ)
     return normalise_pci_address(match[0]) if match else None
 
 
@@ -117,7 +116,7 @@ def _line(entry: KernelLogEntry) -> KernelFault | None:
     speaker = speaker_of(entry.message)
     if not speaker and "; giving up" not in entry.message:
         return None
-    message = " ".join(entry.message[:_READ].split())
+    message = " ".join(entry.message[:READ].split())
     loud = entry.priority is not None and entry.priority <= _ERROR
     low = message.lower()
     worded = not _STEMS.isdisjoint([word[:4] for word in _LETTERS.findall(low)]) and _WORDS.search(low) is not None
@@ -137,14 +136,14 @@ def _hang(entries: Sequence[KernelLogEntry], place: int) -> KernelFault | None:
     entry = entries[place]
     if not any(needle in entry.message for needle in _HANG_NEEDLES):
         return None
-    match = _HANGS.search(entry.message[:_READ])
+    match = _HANGS.search(entry.message[:READ])
     if not match:
         return None
     task = match["task"] or match["soft"] or ""
-    if _OF_DRIVER.search(task) or _IN_DRIVER.search(entry.message[:_READ]):
+    if _OF_DRIVER.search(task) or _IN_DRIVER.search(entry.message[:READ]):
         return KernelFault(kind="lockup", entry=entry, code=task or "in a driver")
     for later in entries[place + 1 : place + _STACK]:
-        text = later.message[:_READ]
+        text = later.message[:READ]
         if _HANGS.search(text) and "Oops" not in text and "opcode" not in text:
             return None
         found = _IN_DRIVER.search(text)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
-from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
+from pytest_gpuinfra.subjects.kernel_log.line import READ, KernelLogEntry
 
 _PCI = re.compile(r"\b(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b")
 _PATTERNS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
@@ -102,7 +102,7 @@ def parse_gpu_init_faults(entries: Sequence[KernelLogEntry]) -> tuple[GpuInitFau
     for index, entry in enumerate(entries):
         if not any(needle in entry.message for needle in _NEEDLES):
             continue
-        message = " ".join(entry.message.split())
+        message = " ".join(entry.message[:READ].split())
         for kind, code, pattern in _PATTERNS:
             match = pattern.search(message)
             if match:
