@@ -30,10 +30,9 @@ from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.pci_address import short_address
 from pytest_gpuinfra.subjects.kernel_log.address import decode_address
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
-from pytest_gpuinfra.subjects.kernel_log.faults import KernelFaults
+from pytest_gpuinfra.subjects.kernel_log.gpu_init import driver_loaded_at_s
 from pytest_gpuinfra.subjects.kernel_log.iommu_boot import parse_iommu_boot
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog
-from pytest_gpuinfra.subjects.kernel_log.sort import driver_loaded_at_s
 from pytest_gpuinfra.subjects.participation.judge import judge_activity, judge_presence
 from pytest_gpuinfra.subjects.participation.samples import Participation, parse_participation
 from pytest_gpuinfra.subjects.pci.acs import redirecting
@@ -172,7 +171,7 @@ def _faults(host: GpuHost, runs: Part[tuple[GpuRun, ...]]) -> Faults | Unknown:
         for run in known(runs) or ():
             if run.log:
                 log = KernelLog(run.log, "/dev/kmsg", "")
-                ours = KernelFaults(log, host.facts.pci_functions, host.expect.kernel_log)
+                ours = host.facts.faults_in(log, host.expect.kernel_log)
                 found += [(fault, True) for fault in ours.counting]
         return found
 

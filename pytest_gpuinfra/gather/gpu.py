@@ -21,7 +21,7 @@ from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, GpuInfraErro
 from pytest_gpuinfra.gather.event_lines import EventLines
 from pytest_gpuinfra.on_target.plan import P2P, SHM, ArmPlan, GpuPlan, estimate, program_text
 from pytest_gpuinfra.subjects.kernel_log.address import decode_address
-from pytest_gpuinfra.subjects.kernel_log.kinds import parse_kernel_faults
+from pytest_gpuinfra.subjects.kernel_log.faults import parse_kernel_faults
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, KernelLogEntry, parse_kernel_log
 from pytest_gpuinfra.subjects.path_safety.judge import RankPath
 from pytest_gpuinfra.subjects.service.as_it_runs import (

@@ -184,8 +184,22 @@ class HostFacts:
     def kernel_faults(self, expect: KernelLogExpectation) -> KernelFaults:
         """Give the faults in the kernel's log, weighed by what the inventory says; parsed once."""
         if self._faults is None or self._faults.expect != expect:
-            self._faults = KernelFaults(self.kernel_log, self.pci_functions, expect)
+            self._faults = self.faults_in(self.kernel_log, expect)
         return self._faults
+
+    def faults_in(self, log: KernelLog, expect: KernelLogExpectation) -> KernelFaults:
+        """Give the faults in a log of this boot; the GPUs are those that have checks: the expected, else the seen."""
+        gpus = tuple(address for device in self._spec.expect.devices for address in device.pci)
+        container = container_of(self._spec)
+        scope = {"docker": "docker-", "podman": "libpod-"}
+        service = (self._spec.service, scope.get(container.kind, container.name) if container else None)
+        return KernelFaults(
+            log,
+            self.pci_functions,
+            expect,
+            gpus or tuple(gpu.address for gpu in self.pci_functions.gpus),
+            tuple(name for name in service if name),
+        )
 
     @cached_property
     def driver_parameters(self) -> DriverParameters:

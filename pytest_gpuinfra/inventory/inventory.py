@@ -112,7 +112,9 @@ class KernelLogExpectation(_Model):
     xid_class: dict[str, Literal["ignore", "fail"]] = Field(
         default_factory=dict, description='own judgement of a Xid, by code: {"31" = "ignore"}'
     )
-    allow: tuple[str, ...] = Field((), description="regular expressions of messages that are no fault here")
+    allow: tuple[str, ...] = Field(
+        (), description="regular expressions of messages that are no fault here, known or unknown"
+    )
 
     @model_validator(mode="after")
     def _readable(self) -> KernelLogExpectation:

@@ -14,32 +14,50 @@ def iommu_faults(gpu_device: GpuDevice, gpu_kernel_faults: KernelFaults) -> str:
 
 @pytest.fixture
 def driver_faults(gpu_device: GpuDevice, gpu_kernel_faults: KernelFaults) -> str:
-    """Describe the Xid and off-the-bus reports on this GPU since boot; "" if the log is complete and holds none."""
-    return gpu_kernel_faults.describe(("xid", "sxid", "off-bus"), gpu_device.pci_address)
+    """Describe what the driver reported of this GPU since boot; "" if the log is complete and holds nothing."""
+    return gpu_kernel_faults.describe(("xid", "sxid", "off-bus", "ras", "driver", "lockup"), gpu_device.pci_address)
 
 
 @pytest.fixture
 def initialisation_faults(gpu_device: GpuDevice, gpu_kernel_faults: KernelFaults) -> str:
     """Describe the failed initialisations of this GPU since boot; "" if the log is complete and holds none."""
-    return gpu_kernel_faults.describe(("init",), gpu_device.pci_address)
+    return gpu_kernel_faults.describe(("init", "bar", "mismatch"), gpu_device.pci_address)
 
 
 @pytest.fixture
 def bus_errors(gpu_device: GpuDevice, gpu_kernel_faults: KernelFaults) -> str:
-    """Describe the PCIe errors (AER) by this GPU since boot; "" if the log is complete and holds none."""
-    return gpu_kernel_faults.describe(("aer",), gpu_device.pci_address)
+    """Describe the errors of this GPU's PCIe links since boot; "" if the log is complete and holds none."""
+    return gpu_kernel_faults.describe(("aer", "link", "machine"), gpu_device.pci_address)
 
 
 @pytest.fixture
 def nameless_faults(gpu_kernel_faults: KernelFaults) -> str:
-    """Describe the GPU faults since boot that name no device, or none that the host has."""
-    return gpu_kernel_faults.describe_nameless()
+    """Describe the faults since boot that name no device, or none that the host has."""
+    return gpu_kernel_faults.describe_owned("nameless")
+
+
+@pytest.fixture
+def device_faults(gpu_kernel_faults: KernelFaults) -> str:
+    """Describe the faults since boot by devices that are no GPU's; "" if the log is complete and holds none."""
+    return gpu_kernel_faults.describe_owned("device")
 
 
 @pytest.fixture
 def memory_faults(gpu_kernel_faults: KernelFaults) -> str:
     """Describe the machine checks and out-of-memory kills since boot; "" if the log is complete and holds none."""
-    return gpu_kernel_faults.describe(("mce", "oom"), None)
+    return gpu_kernel_faults.describe_owned("memory")
+
+
+@pytest.fixture
+def other_faults(gpu_kernel_faults: KernelFaults) -> str:
+    """Describe the faults since boot that no other check judges; "" if the log is complete and holds none."""
+    return gpu_kernel_faults.describe_owned("host")
+
+
+@pytest.fixture
+def unknown_errors(gpu_kernel_faults: KernelFaults) -> str:
+    """Give "" if the log is complete and every error by a driver in it is one that is known."""
+    return gpu_kernel_faults.describe_unknown()
 
 
 def test_no_iommu_fault_by_the_gpu(gpu_device: GpuDevice, iommu_faults: str) -> None:
@@ -62,7 +80,8 @@ def test_no_xid_on_the_gpu(gpu_device: GpuDevice, driver_faults: str) -> None:
     """
     The driver has reported no fault of this GPU since boot.
 
-    Xid codes of the application class are left out; one that nobody has classified counts.
+    Xid codes of the application class are left out; one that nobody has classified counts, and so does distress
+    without a code: a reset that is asked for, firmware that halted, an error that memory could not correct.
     """
     assert driver_faults == "", explain(
         f"{gpu_device}: driver faults since boot",
@@ -91,7 +110,7 @@ def test_gpu_initialised_without_failure(gpu_device: GpuDevice, initialisation_f
 
 def test_no_pcie_error_by_the_gpu(gpu_device: GpuDevice, bus_errors: str) -> None:
     """
-    The PCIe port of this GPU has reported no uncorrected error since boot.
+    No PCIe port from this GPU up to its root has reported an uncorrected error or a lost link since boot.
 
     Such errors precede a card that falls off the bus.
     """
@@ -106,7 +125,7 @@ def test_no_pcie_error_by_the_gpu(gpu_device: GpuDevice, bus_errors: str) -> Non
 
 def test_no_gpu_fault_without_a_known_device(gpu_host: GpuHost, nameless_faults: str) -> None:
     """
-    The kernel log holds no GPU fault that cannot be laid to one of the host's devices.
+    The kernel log holds no fault that cannot be laid to one of the host's devices.
 
     Some lines name no device, and some a device that has gone.
     """
@@ -119,11 +138,28 @@ def test_no_gpu_fault_without_a_known_device(gpu_host: GpuHost, nameless_faults:
     )
 
 
+def test_no_fault_by_another_device(gpu_host: GpuHost, device_faults: str) -> None:
+    """
+    The kernel has reported no fault since boot by a device that is no GPU: an NVSwitch, a NIC, a disk.
+
+    What stands above a GPU, and what is on its card, is judged with the GPU.
+    """
+    assert device_faults == "", explain(
+        f"{gpu_host.alias}: faults since boot by devices other than its GPUs",
+        observed=device_faults,
+        expected="none",
+        why="GPUs reach each other, the network and the weights through such devices",
+        action="see what the device is (lspci -s ADDRESS); what the host can do without goes into "
+        "expect.kernel_log.allow",
+    )
+
+
 def test_no_machine_check_and_no_memory_kill(gpu_host: GpuHost, memory_faults: str) -> None:
     """
-    The kernel has logged no machine check and killed no process for want of memory since boot.
+    The kernel has logged no machine check and killed no process of the service for want of memory since boot.
 
-    A rank that was killed leaves a service that hangs in its next collective.
+    A rank that was killed leaves a service that hangs in its next collective. A kill by the limit of a control group
+    that is not the service's does not count; one for want of the machine's memory does.
     """
     assert memory_faults == "", explain(
         f"{gpu_host.alias}: machine checks and out-of-memory kills since boot",
@@ -131,4 +167,34 @@ def test_no_machine_check_and_no_memory_kill(gpu_host: GpuHost, memory_faults: s
         expected="none",
         why="the hardware is failing, or the service is larger than the host",
         action="for a machine check see the board's event log; for a kill see the service's memory and the log's lines",
+    )
+
+
+def test_no_fault_that_no_other_check_judges(gpu_host: GpuHost, other_faults: str) -> None:
+    """
+    The kernel log holds no fault of the platform itself: the IOMMU, a slot, confidential computing.
+
+    It names no device that a check of its own could be about.
+    """
+    assert other_faults == "", explain(
+        f"{gpu_host.alias}: faults of the platform since boot",
+        observed=other_faults,
+        expected="none",
+        why="what the GPUs depend on has failed since this boot",
+        action="read the kernel log around these lines; what is harmless here goes into expect.kernel_log.allow",
+    )
+
+
+def test_every_error_by_a_driver_is_known(gpu_host: GpuHost, unknown_errors: str) -> None:
+    """
+    The kernel log holds no error by a driver of the GPUs, the IOMMU, PCIe or memory that nothing here recognises.
+
+    A line that nobody has classified may be a GPU's last word: it ends in an error, and names the line.
+    """
+    assert unknown_errors == "", explain(
+        f"{gpu_host.alias}: unknown errors by drivers since boot",
+        observed=unknown_errors,
+        expected="none",
+        why="nobody knows what they mean",
+        action="judge each by hand; expect.kernel_log.allow takes a pattern for what is harmless",
     )

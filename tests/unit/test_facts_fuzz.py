@@ -37,9 +37,9 @@ from pytest_gpuinfra.subjects.gpu.driver_library import parse_library_versions
 from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
 from pytest_gpuinfra.subjects.gpu.smi_xml import parse_gpu_xml
 from pytest_gpuinfra.subjects.gpu.topology import parse_topology
+from pytest_gpuinfra.subjects.kernel_log.faults import parse_kernel_faults
 from pytest_gpuinfra.subjects.kernel_log.iommu_boot import parse_iommu_boot
-from pytest_gpuinfra.subjects.kernel_log.kinds import parse_kernel_faults
-from pytest_gpuinfra.subjects.kernel_log.log import parse_kernel_log, parse_kernel_text
+from pytest_gpuinfra.subjects.kernel_log.log import parse_kernel_log
 from pytest_gpuinfra.subjects.pci.config_space import parse_config_space
 from pytest_gpuinfra.subjects.pci.functions import PciFunction, parse_pci_functions
 from pytest_gpuinfra.subjects.pci.iommu import parse_group_type, parse_iommu_groups
@@ -59,7 +59,7 @@ QUICK = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=lis
 
 
 def _log(reading: Reading) -> None:
-    log = parse_kernel_text(reading)
+    log = parse_kernel_log({"dmesg": reading})
     parse_kernel_faults(log)
     parse_iommu_boot(log)
 
@@ -272,7 +272,7 @@ def test_numbers_that_are_none_are_refused_in_our_own_words(name: str, digits: s
 
 def test_no_number_is_read_without_a_bound() -> None:
     """int() raises for thousands of digits, and isdigit() is true of ², which int() does not take."""
-    subjects = Path(parse_kernel_text.__code__.co_filename).parents[1]
+    subjects = Path(parse_kernel_log.__code__.co_filename).parents[1]
     found = [
         f"{file.name}: {match[0]}"
         for file in sorted(subjects.rglob("*.py"))
@@ -295,13 +295,15 @@ def test_no_line_is_forged_behind_a_sign_that_ends_none() -> None:
             journal = Reading("journal", json.dumps(entry, ensure_ascii=False), exit_status=0)
             (found,) = parse_kernel_log({"journal": journal}).entries
             assert found.message == f"a{sign}b"
-        (first,) = parse_kernel_text(Reading("dmesg", f"[ 1.000000] a{sign}[ 2.000000] b", exit_status=0)).entries
+        (first,) = parse_kernel_log(
+            {"dmesg": Reading("dmesg", f"[ 1.000000] a{sign}[ 2.000000] b", exit_status=0)}
+        ).entries
         assert first.time_s == 1.0
 
 
 def test_texts_of_others_are_not_cut_by_splitlines() -> None:
     """wire.text_lines is there, and on the target split at the line feed: str.splitlines() knows more ends."""
-    package = Path(parse_kernel_text.__code__.co_filename).parents[2]
+    package = Path(parse_kernel_log.__code__.co_filename).parents[2]
     rooms = [package / "subjects", package / "gather", package / "inventory", package / "endpoint", package / "capture"]
     found = [file.name for room in rooms for file in room.rglob("*.py") if ".splitlines()" in file.read_text("utf-8")]
     assert found == []

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.subjects.kernel_log.log import parse_kernel_log, parse_kernel_text, split_kernel_line
+from pytest_gpuinfra.subjects.kernel_log.log import parse_kernel_log, split_kernel_line
 
 DENIED = Reading("/dev/kmsg", None, "EPERM: Operation not permitted")
 KMSG = (
@@ -160,12 +160,12 @@ def test_a_message_that_the_journal_hides_is_a_gap() -> None:
 )
 def test_a_complaint_is_no_clean_log(text: str) -> None:
     with pytest.raises(FactUnavailable):
-        parse_kernel_text(Reading("dmesg", text))
+        parse_kernel_log({"dmesg": Reading("dmesg", text)})
 
 
 def test_an_exit_status_is_looked_at() -> None:
     with pytest.raises(FactUnavailable, match="status 1"):
-        parse_kernel_text(Reading("dmesg", "", exit_status=1, stderr="dmesg: read kernel buffer failed"))
+        parse_kernel_log({"dmesg": Reading("dmesg", "", exit_status=1, stderr="dmesg: read kernel buffer failed")})
 
 
 def test_nothing_readable_is_unavailable() -> None:
@@ -177,7 +177,7 @@ def test_nothing_readable_is_unavailable() -> None:
 
 def test_lines_of_an_earlier_boot_do_not_count() -> None:
     text = "[    0.000000] Linux version 6.8\n[    9.0] old\n[    0.000000] Linux version 6.9\n[    3.0] new\n"
-    log = parse_kernel_text(Reading("kern.log", text))
+    log = parse_kernel_log({"dmesg": Reading("kern.log", text)})
 
     assert [entry.message for entry in log] == ["Linux version 6.9", "new"]
     assert log.complete
@@ -186,11 +186,11 @@ def test_lines_of_an_earlier_boot_do_not_count() -> None:
 def test_microcode_may_stand_before_the_version() -> None:
     text = "[    0.000000] microcode: updated early\n[    0.000000] Linux version 6.9\n[    3.0] new\n"
 
-    assert len(parse_kernel_text(Reading("dmesg", text))) == 3
+    assert len(parse_kernel_log({"dmesg": Reading("dmesg", text)})) == 3
 
 
 def test_an_indented_line_belongs_to_the_one_above() -> None:
-    log = parse_kernel_text(Reading("dmesg", "[    1.0] one\n          two\n[    2.0] three\n"))
+    log = parse_kernel_log({"dmesg": Reading("dmesg", "[    1.0] one\n          two\n[    2.0] three\n")})
 
     assert [entry.message for entry in log] == ["one\ntwo", "three"]
 

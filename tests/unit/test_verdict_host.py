@@ -20,11 +20,10 @@ from pytest_gpuinfra.subjects.gpu.driver import parse_driver_parameters
 from pytest_gpuinfra.subjects.gpu.driver_parameters import judge_driver_parameters
 from pytest_gpuinfra.subjects.gpu.health import judge_gpu_rows
 from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
+from pytest_gpuinfra.subjects.kernel_log.faults import parse_kernel_faults
 from pytest_gpuinfra.subjects.kernel_log.iommu_boot import IommuBoot
-from pytest_gpuinfra.subjects.kernel_log.kinds import parse_kernel_faults
-from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, parse_kernel_text
+from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, parse_kernel_log
 from pytest_gpuinfra.subjects.kernel_log.severity import root_xid, weigh
-from pytest_gpuinfra.subjects.kernel_log.sort import judge_kernel_log
 from pytest_gpuinfra.subjects.pci.acs import bridges_above, judge_acs
 from pytest_gpuinfra.subjects.pci.functions import PciFunction, parse_pci_functions
 from pytest_gpuinfra.subjects.pci.link_judge import judge_link
@@ -37,46 +36,7 @@ GPU = "0000:01:00.0"
 
 
 def log(text: str) -> KernelLog:
-    return parse_kernel_text(Reading("dmesg", text))
-
-
-@pytest.mark.parametrize(
-    ("line", "ending", "warned"),
-    [
-        ("nvidia 0000:01:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x1 address=0x1 flags=0x20]", "wrong", False),
-        ("AMD-Vi: Event logged [IO_PAGE_FAULT device=01:00.1 domain=0x1 address=0x1 flags=0x20]", "wrong", False),
-        ("AMD-Vi: Event logged [IO_PAGE_FAULT device=02:00.0 domain=0x1 address=0x1 flags=0x20]", "ok", True),
-        ("AMD-Vi: Completion-Wait loop timed out", "error", False),
-        ("dmar_fault: 9 callbacks suppressed", "error", False),
-        ("NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.", "wrong", False),
-        ("NVRM: Xid (PCI:0000:01:00): 31, pid=1, name=a, MMU Fault", "ok", True),
-        ("NVRM: Xid (PCI:0000:01:00): 4711, who knows", "wrong", False),
-        ("NVRM: Xid gibberish", "error", False),
-        ("Out of memory: Killed process 1 (a) total-vm:1kB", "ok", True),
-        ("nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 24007, Fatal, Link 30 x", "wrong", False),
-        ("all is well", "ok", False),
-    ],
-)
-def test_a_whole_log_is_judged_by_its_worst_line(line: str, ending: str, warned: bool) -> None:
-    verdict = judge_kernel_log(log(f"{BEGIN}[    9.0] {line}\n"), [GPU])
-
-    assert (verdict.ending, bool(verdict.warnings)) == (ending, warned), verdict
-
-
-def test_a_log_without_its_beginning_is_no_clean_log() -> None:
-    late = log("[    9.0] all is well\n")
-
-    assert judge_kernel_log(late, [GPU]).ending == "error"
-    assert judge_kernel_log(late, [GPU], entries=late.entries).ending == "ok"
-
-
-def test_the_user_has_the_last_word_on_a_code() -> None:
-    late = log(
-        "[    9.0] NVRM: Xid (PCI:0000:01:00): 79, x\n[    9.1] NVRM: Xid (PCI:0000:01:00): 13, pid=1, name=a, y\n"
-    )
-
-    assert judge_kernel_log(late, [GPU], overrides={79: "ignore"}, entries=late.entries).ending == "ok"
-    assert judge_kernel_log(late, [GPU], overrides={79: "ignore", 13: "fail"}, entries=late.entries).ending == "wrong"
+    return parse_kernel_log({"dmesg": Reading("dmesg", text)})
 
 
 def test_the_cause_is_not_the_last_line() -> None:

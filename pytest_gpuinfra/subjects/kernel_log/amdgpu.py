@@ -2,7 +2,8 @@
 Faults of AMD GPUs in the kernel log: RAS counts, resets, hung rings, memory faults.
 
 Source: Linux drivers/gpu/drm/amd/amdgpu (5.4 to 6.17): amdgpu_ras.c (counts by block; "in total" repeats
-the sum, "no" and 0 are an all-clear), amdgpu_device.c (reset), amdgpu_job.c (ring timeout), gmc_v9_0.c.
+the sum, "no" and 0 are an all-clear), amdgpu_device.c (reset; "MODE1 reset" alone is how a card is taken over),
+amdgpu_job.c (ring timeout), gmc_v9_0.c.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _EVENTS = tuple(
         ("poison", r"poison (?:is )?(?:consumed|consumption)"),
         ("ring timeout", r"\bring \S+ timeout"),
         ("reset failed", r"GPU reset\S* (?:failed|end with ret)|GPU recovery failed|ASIC reset failed"),
-        ("reset", r"GPU reset(?:\(\d+\))? (?:begin|succeeded)|\bMODE[12] reset\b"),
+        ("reset", r"GPU reset(?:\(\d+\))? (?:begin|succeeded)"),
         ("page fault", r"\[\w*hub\d*\].*page fault"),
         ("init failed", r"amdgpu.*Fatal error during GPU init|amdgpu.*probe .*failed with error"),
     )
@@ -38,7 +39,7 @@ def parse_amd_gpu_faults(entries: Sequence[KernelLogEntry]) -> tuple[KernelFault
 
     Returns:
         One fault for each line, in log order, of kind "ras": code "uncorrectable umc" and the like, or
-        "poison", "ring timeout", "reset", "reset failed", "page fault", "init failed". Shape (n,).
+        "poison", "ring timeout", "reset", "reset failed", "page fault"; of kind "init": "init failed". Shape (n,).
     """
     return tuple(fault for entry in entries if "amdgpu" in entry.message and (fault := _read(entry)))
 
@@ -54,5 +55,5 @@ def _read(entry: KernelLogEntry) -> KernelFault | None:
         return KernelFault(kind="ras", entry=entry, device=device, code=code, count=int(counts["count"]))
     for code, pattern in _EVENTS:
         if pattern.search(entry.message):
-            return KernelFault(kind="ras", entry=entry, device=device, code=code)
+            return KernelFault(kind="init" if code == "init failed" else "ras", entry=entry, device=device, code=code)
     return None

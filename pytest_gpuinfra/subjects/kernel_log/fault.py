@@ -13,8 +13,11 @@ class KernelFault:
     One fault that the kernel or a driver logged.
 
     Attributes:
-        kind: "iommu", "xid", "sxid", "off-bus", "init", "aer", "mce", "oom", "ras", "notice";
-            "unreadable" for a line that speaks of a fault in a form that this version does not know.
+        kind: "iommu", "xid", "sxid", "off-bus", "init", "mismatch" (driver and library), "bar" (memory region without a
+            place), "aer", "link" (of a slot), "mce", "oom", "ras", "driver" (its words of distress), "lockup" (in a
+            driver's code), "machine" (IOMMU, confidential computing), "notice";
+            "unreadable" for a line that speaks of a fault in a form that this version does not know, its family in
+            `code`; "unknown" for an error by a driver that nothing recognises.
         entry: Log entry that it stands in.
         device: PCI address of the device that it is about; None if the entry does not tell.
         code: Xid or SXid number, or event or signature by the logger's own name; None without one.

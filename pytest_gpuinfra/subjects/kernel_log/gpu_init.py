@@ -9,12 +9,12 @@ gsp/arch/turing/kernel_gsp_tu102.c (WPR2, GFW_BOOT); Linux drivers/pci/pci.c pci
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
-from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
+from pytest_gpuinfra.subjects.kernel_log.line import READ, KernelLogEntry
 
 _PCI = re.compile(r"\b(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b")
 _PATTERNS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
@@ -67,6 +67,10 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
 )
 _NEEDLES = ("NVRM", "nvidia", "fallen off", "lost from bus", "power state")
 """One of these is in every such line; most entries hold none, and are not searched."""
+_REGION = re.compile(
+    rf"^\S+ (?P<pci>{_PCI.pattern}): BAR (?P<bar>[0-5])(?: \[(?P<new>[^\]]{{1,80}})\])?: "
+    r"(?P<what>failed to assign|assigned)(?: \[(?P<old>[^\]]{1,80})\])?"
+)
 _GPU_ABOVE = re.compile(r"NVRM:? (?:The NVIDIA )?GPU\s+(?P<pci>[0-9a-fA-F:]+\.[0-7])")
 
 
@@ -98,7 +102,7 @@ def parse_gpu_init_faults(entries: Sequence[KernelLogEntry]) -> tuple[GpuInitFau
     for index, entry in enumerate(entries):
         if not any(needle in entry.message for needle in _NEEDLES):
             continue
-        message = " ".join(entry.message.split())
+        message = " ".join(entry.message[:READ].split())
         for kind, code, pattern in _PATTERNS:
             match = pattern.search(message)
             if match:
@@ -115,6 +119,39 @@ def parse_gpu_init_faults(entries: Sequence[KernelLogEntry]) -> tuple[GpuInitFau
                 )
                 break
     return tuple(faults)
+
+
+def parse_unplaced_memory(entries: Sequence[KernelLogEntry]) -> tuple[KernelFault, ...]:
+    """
+    Pick the memory regions of devices out of the kernel log that found no place, and were not given one later.
+
+    I/O ports, ROMs and virtual functions' regions are left out: they are often without one, and nobody misses them.
+
+    Returns:
+        One fault of kind "bar" for each region, code "BAR1"; whoever is no GPU may well do without. Shape (n,).
+
+    Source: Linux drivers/pci/setup-res.c pci_assign_resource(): "BAR 1 [mem size 0x...]: failed to assign", up to 6.9
+    "BAR 1: failed to assign [mem size 0x...]".
+    """
+    if not any("failed to assign" in entry.message for entry in entries):
+        return ()
+    found: dict[tuple[str, str], KernelFault] = {}
+    for entry in entries:
+        match = _REGION.search(entry.message) if "assign" in entry.message else None
+        if not match:
+            continue
+        device = normalise_pci_address(match["pci"])
+        if match["what"] == "assigned":
+            found.pop((device, match["bar"]), None)
+        elif (match["new"] or match["old"] or "").startswith("mem"):
+            fault = KernelFault(kind="bar", entry=entry, device=device, code=f"BAR{match['bar']}")
+            found[device, match["bar"]] = fault
+    return tuple(found.values())
+
+
+def driver_loaded_at_s(entries: Iterable[KernelLogEntry]) -> float | None:
+    """Give when the NVIDIA driver was loaded, seconds since boot; None if the log does not tell."""
+    return next((entry.time_s for entry in entries if "NVRM: loading NVIDIA" in entry.message), None)
 
 
 def _device(message: str, before: Sequence[KernelLogEntry], code: str) -> str | None:

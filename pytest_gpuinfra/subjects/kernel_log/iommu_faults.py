@@ -10,11 +10,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pytest_gpuinfra.subjects.kernel_log.driver_lines import device_of
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
 from pytest_gpuinfra.subjects.kernel_log.iommu_fault import IommuFault
-from pytest_gpuinfra.subjects.kernel_log.iommu_fault_amd import read_amd
-from pytest_gpuinfra.subjects.kernel_log.iommu_fault_arm import read_arm
-from pytest_gpuinfra.subjects.kernel_log.iommu_fault_intel import read_intel
+from pytest_gpuinfra.subjects.kernel_log.iommu_vendors import read_amd, read_arm, read_intel
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
 
 _SUPPRESSED = re.compile(r"(?<!\w)(?P<function>\w*(?:iommu|dmar|smmu)\w*): (?P<count>\d{1,18}) callbacks suppressed")
@@ -65,7 +64,7 @@ def parse_iommu_faults(entries: Sequence[KernelLogEntry]) -> tuple[KernelFault, 
             count = waiting.pop(fault.vendor, (0, entry))[0]
             faults.append(replace(fault, count=fault.count + count, suppressed=count))
         elif _LIKE_A_FAULT.search(entry.message):
-            faults.append(KernelFault(kind="unreadable", entry=entry))
+            faults.append(KernelFault(kind="unreadable", entry=entry, device=device_of(entry.message), code="iommu"))
     faults.extend(
         IommuFault(kind="iommu", entry=entry, vendor=vendor, count=count, suppressed=count)
         for vendor, (count, entry) in waiting.items()

@@ -3,7 +3,7 @@ One entry of the kernel log, and how to take the prefixes of any log tool off a 
 
 Source: printk's own "[   12.345678]", with the caller under CONFIG_PRINTK_CALLER; dmesg(1) with -T, -d, -e,
 -H, -x, -r and --time-format iso; journalctl(1) -o short, short-precise, short-iso, short-full,
-short-monotonic, short-unix; rsyslog's traditional and RFC 3339 file formats.
+short-monotonic, short-unix; rsyslog's traditional and RFC 3339 file formats; talosctl(1) dmesg.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+READ = 600
+"""Letters of a message that patterns with gaps look at: the kernel's own lines are shorter than 1,024."""
 _DATE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
+_LEVEL = rf"(?:{'|'.join(_LEVELS)})"
 
 _PREFIX = re.compile(
     "|".join(
         (
             r"<(?P<raw>\d{1,3})>",
-            rf"(?:kern|user|mail|daemon|auth|syslog|local\d)\s*:(?P<level>{'|'.join(_LEVELS)})\s*:\s*",
+            rf"(?:kern|user|mail|daemon|auth|syslog|local\d)\s*:(?P<level>{_LEVEL})\s*:\s*",
+            rf"(?:[\w.-]+: )?kern:\s+(?P<talos>{_LEVEL})(?:ing)?: \[{_DATE}\]:\s*",
             r"\[\s*(?P<time>\d{1,18}\.\d+)(?:\s*<[\s\d.]*>)?\]\s*",
             r"\[\s*[TC]\d+\]\s*",
             r"\[\s*\+\d+\.\d+\]\s*",
@@ -73,6 +77,6 @@ def split_kernel_line(text: str, *, line: int = 0) -> KernelLogEntry:
             time_s = float(match["time"])
         if match["raw"]:
             priority = int(match["raw"]) & 7
-        if match["level"]:
-            priority = _LEVELS.index(match["level"])
+        if match["level"] or match["talos"]:
+            priority = _LEVELS.index(match["level"] or match["talos"])
     return KernelLogEntry(rest, None, time_s, priority, line)

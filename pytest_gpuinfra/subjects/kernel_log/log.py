@@ -17,11 +17,17 @@ from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable
 from pytest_gpuinfra.masking import first_of, last_of
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry, split_kernel_line
-from pytest_gpuinfra.subjects.kernel_log.log_journal import TOO_LONG, parse_journal
-from pytest_gpuinfra.subjects.kernel_log.log_kmsg import is_kmsg, missing_sequences, parse_kmsg
-from pytest_gpuinfra.subjects.kernel_log.log_text import REMEDY, parse_log_text
+from pytest_gpuinfra.subjects.kernel_log.sources import (
+    REMEDY,
+    TOO_LONG,
+    is_kmsg,
+    missing_sequences,
+    parse_journal,
+    parse_kmsg,
+    parse_log_text,
+)
 
-__all__ = ["KernelLog", "KernelLogEntry", "parse_kernel_log", "parse_kernel_text", "split_kernel_line"]
+__all__ = ["KernelLog", "KernelLogEntry", "parse_kernel_log", "split_kernel_line"]
 
 _FIRST_WORDS = ("Linux version ", "Booting Linux on physical CPU")
 _MISSED = re.compile(r"Missed \d+ kernel messages$|/dev/kmsg buffer overrun, some messages lost")
@@ -104,16 +110,6 @@ def parse_kernel_log(readings: Node) -> KernelLog:
     for log in logs.values():
         return log
     raise FactUnavailable("kernel log", "; ".join(failures) or "no source was asked for", remedy=REMEDY)
-
-
-def parse_kernel_text(reading: Reading) -> KernelLog:
-    """
-    Read a kernel log from text of any origin: /dev/kmsg records, dmesg, journalctl, a syslog file.
-
-    Raises:
-        FactUnavailable: It could not be read, is empty, or is a tool's complaint instead of a log.
-    """
-    return _read("dmesg", reading)
 
 
 def _read(name: str, reading: Reading) -> KernelLog:

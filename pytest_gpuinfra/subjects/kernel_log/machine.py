@@ -1,7 +1,8 @@
 """
 Faults of the machine itself in the kernel log: memory that ran out, errors of processor and memory.
 
-Source: Linux mm/oom_kill.c ("Kill process ... or sacrifice child" up to 5.0, "Killed process" since),
+Source: Linux mm/oom_kill.c ("Kill process ... or sacrifice child" up to 5.0, "Killed process" since; the group stands
+in "oom-kill:constraint=" above it, up to 4.18 in "Task in ... killed as a result of limit of"),
 arch/x86/kernel/cpu/mce and drivers/edac (mce, EDAC), drivers/firmware/efi/cper.c and acpi/apei/ghes.c (APEI).
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
@@ -17,6 +18,12 @@ from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
 _OOM = re.compile(
     r"(?P<scope>Memory cgroup out|Out) of memory(?: \(oom_kill_allocating_task\))?: "
     r"Kill(?:ed)? process (?P<pid>\d{1,18}) \((?P<name>.*?)\)"
+)
+_NEEDLES = ("emory", "oom", "limit of", "Hardware Error", "EDAC")
+"""One of these is in every such line; most entries hold none, and are not searched."""
+_GROUP = re.compile(
+    r"\boom-kill:constraint=[^ ]{0,400}?,oom_memcg=(?P<new>[^, ]{1,400})"
+    r"|killed as a result of limit of (?P<old>\S{1,400})"
 )
 _APEI = re.compile(r"\[Hardware Error\]: event severity: (?P<severity>\w+)")
 _EDAC = re.compile(r"EDAC \S+: (?P<count>\d{1,18}) (?P<what>CE|UE) ")
@@ -35,11 +42,13 @@ class OomKill(KernelFault):
         pid: Process that was killed.
         process: Its name, at most 15 characters.
         cgroup: Whether a control group's limit was reached rather than the machine's memory.
+        group: Path of the group whose limit it was; None where the log does not tell, or it was none's.
     """
 
     pid: int
     process: str
     cgroup: bool
+    group: str | None = None
 
 
 def parse_machine_faults(entries: Sequence[KernelLogEntry]) -> tuple[KernelFault, ...]:
@@ -50,7 +59,22 @@ def parse_machine_faults(entries: Sequence[KernelLogEntry]) -> tuple[KernelFault
         One fault for each line, in log order; kind "oom", or kind "mce" with code "corrected", "uncorrected",
         or the firmware's own word ("recoverable", "fatal", "info"). Shape (n,).
     """
-    return tuple(fault for entry in entries if (fault := _read(entry)))
+    faults = []
+    group: str | None = None
+    for entry in entries:
+        if not any(needle in entry.message for needle in _NEEDLES):
+            continue
+        told = _GROUP.search(entry.message) if "oom" in entry.message or "limit of" in entry.message else None
+        if told:
+            group = told["new"] or told["old"]
+        fault = _read(entry)
+        if isinstance(fault, OomKill) and fault.cgroup:
+            fault = replace(fault, group=group)
+        if isinstance(fault, OomKill):
+            group = None
+        if fault:
+            faults.append(fault)
+    return tuple(faults)
 
 
 def _read(entry: KernelLogEntry) -> KernelFault | None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from pytest_gpuinfra.subjects.kernel_log.aer import AerError
 from pytest_gpuinfra.subjects.kernel_log.fault import KernelFault
-from pytest_gpuinfra.subjects.kernel_log.sxid import SXid
-from pytest_gpuinfra.subjects.kernel_log.xid import Xid
+from pytest_gpuinfra.subjects.kernel_log.xid import SXid, Xid
 from pytest_gpuinfra.subjects.kernel_log.xid_table import read_xid_table
 
 _CLEANUP, _RECOVERY = 45, 154
@@ -36,7 +35,7 @@ def weigh(fault: KernelFault, overrides: Mapping[int, str]) -> Weight:
         fault: As the log's parser gives it.
         overrides: The user's own verdict by Xid code: "ignore" or "fail".
     """
-    if fault.kind in ("notice", "unreadable"):
+    if fault.kind in ("notice", "unreadable", "unknown"):
         return Weight(False, "told for the record")
     if isinstance(fault, Xid):
         return _weigh_xid(fault, overrides)
@@ -71,6 +70,9 @@ def _weigh_xid(xid: Xid, overrides: Mapping[int, str]) -> Weight:
         return Weight(False, f"{name}: the link recovered")
     if xid.recovery_to == "None":
         return Weight(False, f"{name}: the driver asks for no action")
+    if xid.cause is not None and xid.cause != xid.number:
+        because = read_xid_table().meaning(xid.cause, overrides)
+        return Weight(because.verdict == "fail", f"{name}, by Xid {because.code} {because.name}: {because.action}")
     return Weight(meaning.verdict == "fail", f"{name}, {meaning.xid_class}: {meaning.action}")
 
 
