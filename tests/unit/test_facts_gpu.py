@@ -13,7 +13,6 @@ from pytest_gpuinfra.subjects.gpu.nvidia_smi import find_smi_failure, smi_text
 from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
 from pytest_gpuinfra.subjects.gpu.smi_xml import parse_gpu_xml
 from pytest_gpuinfra.subjects.gpu.topology import parse_topology
-from pytest_gpuinfra.subjects.transfers.peer_access import parse_peer_access
 
 H200 = Path(__file__).parents[1] / "recorded" / "h200"
 
@@ -161,16 +160,3 @@ def test_an_unknown_word_is_kept() -> None:
     text = " \tGPU0\tGPU1\t\n GPU0\tX\tZZ\t\n GPU1\tZZ\tX\t\n"
 
     assert parse_topology(Reading("topo", text)).matrices[0].cells["GPU0", "GPU1"] == "ZZ"
-
-
-def test_peer_access_that_contradicts_itself_is_refused() -> None:
-    text = "Device=0 CAN Access Peer Device=1\nDevice=0 CANNOT Access Peer Device=1\n"
-
-    with pytest.raises(ParseError):
-        parse_peer_access(Reading("p2p", text))
-
-
-def test_an_untold_direction_is_no_access() -> None:
-    access = parse_peer_access(Reading("p2p", "Device=0 CAN Access Peer Device=1\n"))
-
-    assert (access.both_ways, access.without) == ((), ((0, 1),))

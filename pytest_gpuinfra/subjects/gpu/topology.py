@@ -9,15 +9,16 @@ columns of `-m` may be empty, and rows of network cards have no affinities.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.gpu.nvidia_smi import smi_text
+from pytest_gpuinfra.subjects.verdict import Ending, Verdict
 from pytest_gpuinfra.wire import text_lines
 
-P2P_WORDS = {
+_GRANTS = {
     "OK": "granted",
     "CNS": "Chipset not supported",
     "GNS": "GPU not supported",
@@ -27,6 +28,7 @@ P2P_WORDS = {
     "U": "Unknown",
 }
 """Words of the -p2p matrices, and the legend's meaning of each."""
+_UNTOLD = "Unknown"
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LABEL = r"(?:GPU|NIC)\d+|mlx\d+_\w+|(?:ibp|bnxt_re|irdma|hfi1_)\w+"
@@ -43,7 +45,7 @@ class TopologyMatrix:
     One matrix.
 
     Attributes:
-        kind: "link" for kinds of connection, "p2p" for peer access that the driver grants.
+        kind: "link" for kinds of connection, "p2p" for peer access that the driver grants (it has no affinities).
         columns: Header, in order.
         cells: Word by (row, column), itself ("X") left out; words kept verbatim.
         cpu_affinity: Processors by row, as written ("0-31"); rows without one left out.
@@ -83,10 +85,6 @@ class Topology:
     def __iter__(self) -> Iterator[TopologyMatrix]:
         return iter(self.matrices)
 
-    def of_kind(self, kind: str) -> TopologyMatrix | None:
-        """Give the first matrix of a kind; None if there is none."""
-        return next((matrix for matrix in self.matrices if matrix.kind == kind), None)
-
 
 def parse_topology(reading: Reading) -> Topology:
     """
@@ -113,6 +111,52 @@ def parse_topology(reading: Reading) -> Topology:
     if not matrices:
         raise ParseError(reading.source, 1, lines[0], "no matrix")
     return Topology(tuple(_matrix(reading, header, rows) for header, rows in matrices), nics)
+
+
+def judge_topology(topologies: Sequence[Topology], gpus: int, *, required: bool = False) -> Verdict:
+    """
+    Judge which peer access the driver grants. Kinds of connection alone say nothing about it.
+
+    Args:
+        topologies: What was printed, an output each.
+        gpus: GPUs that CUDA is to use.
+        required: Whether every directed pair must have it.
+    """
+    matrices = [matrix for topology in topologies for matrix in topology]
+    grants = next((matrix for matrix in matrices if matrix.kind == "p2p"), None)
+    shown = max((matrix.gpus for matrix in matrices), key=len, default=())
+    if grants is not None:
+        shown = grants.gpus
+        refused = {pair: word for pair, word in grants.gpu_pairs.items() if word != "OK"}
+        said = ", ".join(
+            f"{src}-{dst} {word} ({_GRANTS.get(word, _UNTOLD)})" for (src, dst), word in sorted(refused.items())[:12]
+        )
+        known = {pair for pair, word in refused.items() if _GRANTS.get(word, _UNTOLD) != _UNTOLD}
+        if known:
+            return _verdict("wrong" if required else "skip", f"not granted: {said}")
+        if refused:
+            return _verdict("error", f"it cannot be told: {said}")
+    if required and len(shown) < gpus:
+        return _verdict("error", f"nvidia-smi topo shows {len(shown)} of {gpus} GPUs")
+    if len(shown) < 2:
+        return _verdict("skip", f"{len(shown)} GPU: no pair to check")
+    if grants is not None:
+        return _verdict("ok", f"all {len(grants.gpu_pairs)} directed pairs granted, which is no proof of a copy")
+    if required:
+        return _verdict("error", "kinds of connection alone do not tell of peer access")
+    kinds = sorted({kind for matrix in matrices for kind in matrix.gpu_pairs.values()})
+    return _verdict("ok", f"{len(shown)} GPUs, connected by {', '.join(kinds)}")
+
+
+def _verdict(ending: Ending, observed: str) -> Verdict:
+    return Verdict(
+        ending=ending,
+        subject="peer access by nvidia-smi topo",
+        observed=observed,
+        expected="granted for every directed pair",
+        why="without it every copy between GPUs is staged through host memory",
+        action="see sockets, switches and the driver in `nvidia-smi topo -m`; GNS is the driver's own choice",
+    )
 
 
 def _header(line: str) -> tuple[str, ...] | None:
@@ -149,5 +193,5 @@ def _matrix(reading: Reading, header: tuple[str, ...], rows: list[tuple[int, str
     missing = [label for label in labels if label not in {row[1] for row in rows}]
     if missing:
         raise FactUnavailable(reading.source, f"the matrix is cut off: no row of {', '.join(missing)}")
-    kind = "p2p" if not affinities and (not cells or set(cells.values()) <= P2P_WORDS.keys()) else "link"
+    kind = "link" if affinities else "p2p"
     return TopologyMatrix(kind, header, cells, beside["CPU Affinity"], beside["NUMA Affinity"])
