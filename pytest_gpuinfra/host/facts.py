@@ -209,8 +209,15 @@ class HostFacts:
 
     @cached_property
     def topology(self) -> tuple[Topology, ...]:
-        """How GPUs are connected, and which peer access the driver grants: `nvidia-smi topo`, an output each."""
-        return tuple(parse_topology(reading) for reading in self.capture.node("nvidia_topo").values())
+        """How GPUs are connected, left out if only that cannot be had, and which peer access the driver grants."""
+        node = self.capture.node("nvidia_topo")
+        grants = tuple(parse_topology(node[name]) for name in ("grants",) if name in node)
+        try:
+            return (*grants, *(parse_topology(node[name]) for name in ("links",) if name in node))
+        except (FactUnavailable, ParseError):
+            if not grants:
+                raise
+            return grants
 
     @cached_property
     def confidential(self) -> ConfidentialComputing:

@@ -116,11 +116,12 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found of one GPU, by what it means."""
+    """What was found of one GPU, by what it means, and whether any value that could be a fault is known."""
 
     faults: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    judged: bool = False
 
 
 def judge_gpu_state(
@@ -149,6 +150,7 @@ def judge_gpu_state(
         found.unknown.append(f"nvidia-smi also says: {table.failure}")
     most = (_number(row, "pcie.link.width.max"), slot_width)
     width = judge_link_width("PCIe link", _number(row, "pcie.link.width.current"), link_width, *most)
+    found.judged = found.judged or width.ending == "ok"
     if width.ending == "wrong":
         found.faults.append(f"link width {width.observed}, expected {width.expected}")
     elif link_width is not None and width.ending == "error":
@@ -158,9 +160,8 @@ def judge_gpu_state(
         return _verdict("wrong", _few(found.faults), (*unknown[:_MOST], *found.notes))
     if unknown:
         return _verdict("error", _few(unknown), tuple(found.notes))
-    asked = [name for name in _ACTIVITY if name in row]
-    if asked and not any(row[name].known for name in asked):
-        return _verdict("skip", f"this board reports no {', '.join(asked)}", tuple(found.notes))
+    if not found.judged and not any(row[name].known for name in _ACTIVITY if name in row):
+        return _verdict("skip", "this board reports nothing that could be judged", tuple(found.notes))
     told = [f"{name} {row[name]}" for name in _TOLD if name in row and row[name].known]
     counted = any(path.startswith("ecc_errors/") and value.number is not None for path, value in row.leaves.items())
     told.append("no memory error is counted" if counted else "this board counts no memory errors")
@@ -197,6 +198,7 @@ def _judge_leaf(row: GpuRow, path: str, value: GpuValue, found: _Found) -> None:
         elif watched and not value.error and not _neutral(value, table):
             found.unknown.append(f"{path} is {value}: nobody has classified it")
         return
+    found.judged = found.judged or (value.known and bool(rule.fault))
     if value.absent or _fits(value, rule.fine, exact=True):
         pass
     elif _fits(value, rule.fault, exact=True):

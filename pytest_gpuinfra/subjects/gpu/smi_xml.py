@@ -125,7 +125,8 @@ def _row(gpu: ElementTree.Element, source: str) -> GpuRow:
         found = [GpuValue(text) for path in paths if (text := _text(gpu, path)) is not None]
         if found:
             values[name] = next((value for value in found if value.known), found[0])
-    values.setdefault("pci.bus_id", GpuValue(gpu.get("id", "")))
+    if "pci.bus_id" not in values or not values["pci.bus_id"].known:
+        values["pci.bus_id"] = GpuValue(gpu.get("id", ""))
     leaves = {path: GpuValue(text) for path, text in _leaves(gpu, source)}
     return GpuRow(values, source, _mig_devices(gpu), _processes(gpu), leaves)
 
