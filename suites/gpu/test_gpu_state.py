@@ -43,13 +43,17 @@ def health(
 ) -> Verdict:
     """Judge errors, repairs, fabric, clocks, power and link, the action that is asked for, and what cannot be read."""
     wanted = gpu_device.expect.link_width
-    return gpu_judge(lambda: judge_gpu_state(gpu_row, gpu_table, link_width=wanted, slot_width=slot_width))
+    return gpu_judge(
+        lambda: judge_gpu_state(
+            f"{gpu_device}: state by the driver", gpu_row, gpu_table, link_width=wanted, slot_width=slot_width
+        )
+    )
 
 
 @pytest.fixture
-def idle(gpu_row: GpuRow, gpu_judge: Judge) -> Verdict:
+def idle(gpu_device: GpuDevice, gpu_row: GpuRow, gpu_judge: Judge) -> Verdict:
     """Judge whether anything is on the GPU."""
-    return gpu_judge(lambda: judge_idle(gpu_row))
+    return gpu_judge(lambda: judge_idle(f"{gpu_device}: activity", gpu_row))
 
 
 @pytest.fixture

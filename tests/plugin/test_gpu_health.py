@@ -122,6 +122,11 @@ def lost(root: ElementTree.Element) -> None:
     put(fan_speed="GPU is lost", temperature__gpu_temp="GPU is lost", remapped_rows="GPU is lost")(root)
 
 
+def no_first(root: ElementTree.Element) -> None:
+    """Leave the first GPU out of the document."""
+    root.remove(root.find("gpu"))  # type: ignore[arg-type]
+
+
 def leaves_of_a_gpu() -> Iterator[str]:
     """Give the path of every leaf of one H200."""
     text = RECORDED["hosts"]["h200"]["capture"]["answers"]["nvidia_smi"][""]["xml"]["t"]
@@ -244,6 +249,7 @@ OLDER: dict[str, str | None] = dict.fromkeys(
         *("ecc_errors__tpc_repair_pending", "ecc_errors__unrepairable_memory", "fabric__health"),
     )
 )
+NO_HANDLE = "Unable to determine the device handle for GPU0000:00:06.0: GPU is lost.  Reboot the system\n"
 UNUSED = {**ON_NVIDIA, "gpu": {"idle": True}}
 PEERS = {**ON_NVIDIA, "peer_access": "correct"}
 
@@ -279,6 +285,11 @@ HOSTS: dict[str, Changed] = {
     "a GPU is lost": Changed(smi(lost, status=15), one("failed"), ("no longer reaches it",)),
     "an exit status that nobody explains": Changed(
         smi(put(fan_speed="N/A"), status=255), one("error", "error"), ("exit status 255",)
+    ),
+    "a GPU that has no handle any more": Changed(
+        together(smi(no_first), lambda answers: answers["nvidia_smi"][""]["xml"].update(x=9, s=NO_HANDLE)),
+        {f"{SHOWN}@06": "failed", f"{SHOWN}@07": "passed", f"{FAULT}@06": "error", f"{FAULT}@07": "passed"},
+        ("the driver shows 0000:00:07.0",),
     ),
     "a repair beside an exit status": Changed(
         smi(put(ecc_errors__tpc_repair_pending="Yes"), status=255), one("failed", "error"), ("tpc_repair_pending",)

@@ -125,7 +125,7 @@ class _Found:
 
 
 def judge_gpu_state(
-    row: GpuRow, table: GpuTable, *, link_width: int | None = None, slot_width: int | None = None
+    subject: str, row: GpuRow, table: GpuTable, *, link_width: int | None = None, slot_width: int | None = None
 ) -> Verdict:
     """
     Judge what the driver reports of one GPU.
@@ -134,14 +134,16 @@ def judge_gpu_state(
     missing though this driver shows it for such a board.
 
     Args:
-        row: The GPU.
+        subject: The GPU, for messages.
+        row: What the driver reports of it.
         table: All that the driver reported.
         link_width: Lanes that the inventory expects; None for as many as both ends are capable of.
         slot_width: Lanes that the port above is capable of; None if nobody knows.
     """
-    gone = [f"{name} says {value}" for name, value in _all(row) if value.bare.lower() in _GONE]
+    gone = {value.bare: path for path, value in row.leaves.items() if value.bare.lower() in _GONE}
     if gone:
-        return _verdict("wrong", f"the driver no longer reaches it: {_few(gone)}", ())
+        said = "; ".join(f"{path} says {word}" for word, path in gone.items())
+        return _verdict(subject, "wrong", f"the driver no longer reaches it: {said}", ())
     found = _Found()
     for path, value in row.leaves.items():
         _judge_leaf(row, path, value, found)
@@ -157,18 +159,18 @@ def judge_gpu_state(
         found.unknown.append(f"link width: {width.observed}")
     unknown = tuple(dict.fromkeys(found.unknown))
     if found.faults:
-        return _verdict("wrong", _few(found.faults), (*unknown[:_MOST], *found.notes))
+        return _verdict(subject, "wrong", _few(found.faults), (*unknown[:_MOST], *found.notes))
     if unknown:
-        return _verdict("error", _few(unknown), tuple(found.notes))
+        return _verdict(subject, "error", _few(unknown), tuple(found.notes))
     if not found.judged and not any(row[name].known for name in _ACTIVITY if name in row):
-        return _verdict("skip", "this board reports nothing that could be judged", tuple(found.notes))
+        return _verdict(subject, "skip", "this board reports nothing that could be judged", tuple(found.notes))
     told = [f"{name} {row[name]}" for name in _TOLD if name in row and row[name].known]
     counted = any(path.startswith("ecc_errors/") and value.number is not None for path, value in row.leaves.items())
     told.append("no memory error is counted" if counted else "this board counts no memory errors")
-    return _verdict("ok", ", ".join(told), tuple(found.notes))
+    return _verdict(subject, "ok", ", ".join(told), tuple(found.notes))
 
 
-def judge_idle(row: GpuRow) -> Verdict:
+def judge_idle(subject: str, row: GpuRow) -> Verdict:
     """Judge whether nothing is on a GPU and nothing happens on it."""
     busy = [f"{process.name} (pid {process.pid}) is on it" for process in row.processes or ()]
     load = _number(row, "utilization.gpu")
@@ -180,7 +182,7 @@ def judge_idle(row: GpuRow) -> Verdict:
         ending, observed = ("wrong", _few(busy)) if busy else ("ok", "no process on it, and no activity")
     return Verdict(
         ending=ending,  # type: ignore[arg-type]
-        subject="GPU's activity",
+        subject=subject,
         observed=observed,
         expected="no process on it, and no activity",
         why="what is left over takes memory and time from the service that is to start",
@@ -273,11 +275,6 @@ def _branch(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d{1,9}", version)[:3])
 
 
-def _all(row: GpuRow) -> Iterator[tuple[str, GpuValue]]:
-    yield from row.leaves.items()
-    yield from row.values.items()
-
-
 def _number(row: GpuRow, name: str) -> int | None:
     value = row.values.get(name)
     return int(value.number) if value is not None and value.number is not None else None
@@ -288,10 +285,10 @@ def _few(said: Sequence[str]) -> str:
     return "; ".join(said[:_MOST]) + more
 
 
-def _verdict(ending: Ending, observed: str, warnings: tuple[str, ...]) -> Verdict:
+def _verdict(subject: str, ending: Ending, observed: str, warnings: tuple[str, ...]) -> Verdict:
     return Verdict(
         ending=ending,
-        subject="GPU state",
+        subject=subject,
         observed=observed,
         expected="readable, without memory errors, no action asked for, full link, not slowed down by the hardware",
         why="a card that asks for a reset, counts memory errors or is slowed down fails under the first real load",

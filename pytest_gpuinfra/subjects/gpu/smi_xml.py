@@ -8,11 +8,12 @@ Elements come and go with driver and board; "N/A" stands where another board has
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
 from pytest_gpuinfra.subjects.gpu.nvidia_smi import find_smi_failure, smi_text
 from pytest_gpuinfra.subjects.gpu.table import GpuProcess, GpuRow, GpuTable, MigDevice
@@ -103,16 +104,19 @@ def parse_gpu_xml(reading: Reading) -> GpuTable:
         rows,
         driver_version=_text(root, "driver_version"),
         cuda_version=_text(root, "cuda_version"),
-        failure="" if any(_lost(row) for row in rows) else _failure(reading, beside),
+        failure="" if any(_lost(row) for row in rows) else _failure(reading, beside, rows),
     )
 
 
-def _failure(reading: Reading, beside: str) -> str:
-    """Give what went wrong beside the document: nvidia-smi's words, or its exit status; "" if nothing did."""
+def _failure(reading: Reading, beside: str, rows: Sequence[GpuRow]) -> str:
+    """Give what went wrong beside the document: nvidia-smi's words, or its exit status; "" if a missing GPU did."""
     failure = find_smi_failure(beside) or find_smi_failure(reading.stderr)
-    if failure:
+    if failure is None:
+        return "" if reading.exit_status in (None, 0) else f"exit status {reading.exit_status}"
+    if failure.device is None:
         return failure.message
-    return "" if reading.exit_status in (None, 0) else f"exit status {reading.exit_status}"
+    shown = any(row.pci_address == normalise_pci_address(failure.device) for row in rows)
+    return failure.message if shown else ""
 
 
 def _lost(row: GpuRow) -> bool:
