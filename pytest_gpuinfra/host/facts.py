@@ -211,9 +211,9 @@ class HostFacts:
     def topology(self) -> tuple[Topology, ...]:
         """How GPUs are connected, left out if only that cannot be had, and which peer access the driver grants."""
         node = self.capture.node("nvidia_topo")
-        grants = tuple(parse_topology(node[name]) for name in ("grants",) if name in node)
+        grants = parse_topology(node["grants"]) if "grants" in node else ()
         try:
-            return (*grants, *(parse_topology(node[name]) for name in ("links",) if name in node))
+            return (*grants, *(parse_topology(node["links"]) if "links" in node else ()))
         except (FactUnavailable, ParseError):
             if not grants:
                 raise

@@ -136,19 +136,18 @@ def test_a_document_without_gpus_is_unavailable() -> None:
 
 
 def test_topology_of_two_h200() -> None:
-    links = parse_topology(recorded("nvidia-smi-topo-m.txt")).matrices[0]
-    grants = parse_topology(recorded("nvidia-smi-topo-p2p-p.txt")).matrices[0]
+    (links,) = parse_topology(recorded("nvidia-smi-topo-m.txt"))
+    (grants,) = parse_topology(recorded("nvidia-smi-topo-p2p-p.txt"))
 
     assert (links.kind, links.gpus, links.cells["GPU0", "GPU1"]) == ("link", ("GPU0", "GPU1"), "NV18")
-    assert links.cpu_affinity == {"GPU0": "0-31", "GPU1": "0-31"}
     assert (grants.kind, grants.cells["GPU1", "GPU0"]) == ("p2p", "NS")
 
 
 def test_an_empty_cell_shifts_nothing() -> None:
     text = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPIX\t\t1\nGPU1\tPIX\t X \t\t1\n"
-    matrix = parse_topology(Reading("topo", text)).matrices[0]
+    (matrix,) = parse_topology(Reading("topo", text))
 
-    assert (matrix.cpu_affinity, matrix.numa_affinity) == ({}, {"GPU0": "1", "GPU1": "1"})
+    assert (matrix.kind, matrix.gpu_pairs) == ("link", {("GPU0", "GPU1"): "PIX", ("GPU1", "GPU0"): "PIX"})
 
 
 def test_a_matrix_that_is_cut_off_is_unavailable() -> None:
@@ -159,4 +158,4 @@ def test_a_matrix_that_is_cut_off_is_unavailable() -> None:
 def test_an_unknown_word_is_kept() -> None:
     text = " \tGPU0\tGPU1\t\n GPU0\tX\tZZ\t\n GPU1\tZZ\tX\t\n"
 
-    assert parse_topology(Reading("topo", text)).matrices[0].cells["GPU0", "GPU1"] == "ZZ"
+    assert parse_topology(Reading("topo", text))[0].cells["GPU0", "GPU1"] == "ZZ"

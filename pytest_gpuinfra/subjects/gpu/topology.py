@@ -9,7 +9,7 @@ columns of `-m` may be empty, and rows of network cards have no affinities.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
@@ -35,33 +35,24 @@ _LABEL = r"(?:GPU|NIC)\d+|mlx\d+_\w+|(?:ibp|bnxt_re|irdma|hfi1_)\w+"
 _COLUMN = re.compile(rf"CPU Affinity|NUMA Affinity|GPU NUMA ID|{_LABEL}")
 _ROW = re.compile(rf"\s*(?P<label>{_LABEL})(?P<cells>[\s\t].*|$)")
 _COMMAND = re.compile(r"nvidia-smi topo\s+-\w+(?:\s+[a-z]\b)?")
-_LEGEND = re.compile(r"\s*(?P<nic>NIC\d+):\s*(?P<name>\S+)")
+_LEGEND = re.compile(r"\s*NIC\d+:\s*\S+")
 _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 
 
 @dataclass(frozen=True, slots=True)
-class TopologyMatrix:
+class Topology:
     """
     One matrix.
 
     Attributes:
         kind: "link" for kinds of connection, "p2p" for peer access that the driver grants (it has no affinities).
-        columns: Header, in order.
         cells: Word by (row, column), itself ("X") left out; words kept verbatim.
-        cpu_affinity: Processors by row, as written ("0-31"); rows without one left out.
-        numa_affinity: NUMA node by row, as written; rows without one left out.
+        gpus: GPUs by nvidia-smi's index, "GPU0" first; network cards left out.
     """
 
     kind: str
-    columns: tuple[str, ...]
     cells: Mapping[tuple[str, str], str]
-    cpu_affinity: Mapping[str, str]
-    numa_affinity: Mapping[str, str]
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """GPUs by nvidia-smi's index, "GPU0" first."""
-        return tuple(name for name in self.columns if name.startswith("GPU") and name[3:].isdigit())
+    gpus: tuple[str, ...]
 
     @property
     def gpu_pairs(self) -> Mapping[tuple[str, str], str]:
@@ -69,26 +60,12 @@ class TopologyMatrix:
         return {pair: word for pair, word in self.cells.items() if pair[0] in self.gpus and pair[1] in self.gpus}
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """
-    All matrices of one output.
-
-    Attributes:
-        matrices: In order. Shape (n >= 1,).
-        nics: Device name by NIC label ("NIC0": "mlx5_0"); {} if there is no such legend.
-    """
-
-    matrices: tuple[TopologyMatrix, ...]
-    nics: Mapping[str, str]
-
-    def __iter__(self) -> Iterator[TopologyMatrix]:
-        return iter(self.matrices)
-
-
-def parse_topology(reading: Reading) -> Topology:
+def parse_topology(reading: Reading) -> tuple[Topology, ...]:
     """
     Read the output of `nvidia-smi topo -m` or `-p2p`, or of several of them.
+
+    Returns:
+        The matrices, in order. Shape (n >= 1,).
 
     Raises:
         FactUnavailable: nvidia-smi printed a message in place of a matrix.
@@ -96,33 +73,28 @@ def parse_topology(reading: Reading) -> Topology:
     """
     lines = text_lines(_ESCAPE.sub("", smi_text(reading)))
     matrices: list[tuple[tuple[str, ...], list[tuple[int, str, list[str]]]]] = []
-    nics = {}
     for number, line in enumerate(lines, 1):
         header = _header(line)
         if header:
             matrices.append((header, []))
             continue
         row = _ROW.fullmatch(line)
-        legend = _LEGEND.fullmatch(line)
-        if legend:
-            nics[legend["nic"]] = legend["name"]
-        elif row and matrices:
+        if row and matrices and not _LEGEND.fullmatch(line):
             matrices[-1][1].append((number, row["label"], _cells(row["cells"])))
     if not matrices:
         raise ParseError(reading.source, 1, lines[0], "no matrix")
-    return Topology(tuple(_matrix(reading, header, rows) for header, rows in matrices), nics)
+    return tuple(_matrix(reading, header, rows) for header, rows in matrices)
 
 
-def judge_topology(topologies: Sequence[Topology], gpus: int, *, required: bool = False) -> Verdict:
+def judge_topology(matrices: Sequence[Topology], gpus: int, *, required: bool = False) -> Verdict:
     """
     Judge which peer access the driver grants. Kinds of connection alone say nothing about it.
 
     Args:
-        topologies: What was printed, an output each.
+        matrices: What was printed.
         gpus: GPUs that CUDA is to use.
         required: Whether every directed pair must have it.
     """
-    matrices = [matrix for topology in topologies for matrix in topology]
     grants = next((matrix for matrix in matrices if matrix.kind == "p2p"), None)
     shown = max((matrix.gpus for matrix in matrices), key=len, default=())
     if grants is not None:
@@ -176,22 +148,15 @@ def _cells(text: str) -> list[str]:
     return [cell.strip() for cell in text.lstrip(" ").removeprefix("\t").split("\t")] if "\t" in text else text.split()
 
 
-def _matrix(reading: Reading, header: tuple[str, ...], rows: list[tuple[int, str, list[str]]]) -> TopologyMatrix:
+def _matrix(reading: Reading, header: tuple[str, ...], rows: list[tuple[int, str, list[str]]]) -> Topology:
     labels = [column for column in header if column not in _AFFINITIES]
-    affinities = [column for column in header if column in _AFFINITIES]
     cells: dict[tuple[str, str], str] = {}
-    beside: dict[str, dict[str, str]] = {name: {} for name in _AFFINITIES}
     for number, label, words in rows:
         if len(words) < len(labels):
             raise ParseError(reading.source, number, f"{label} {' '.join(words)}", "a row with too few cells")
-        for column, word in zip(labels, words, strict=False):
-            if column != label:
-                cells[label, column] = word
-        for column, word in zip(affinities, words[len(labels) :], strict=False):
-            if word not in ("", "N/A"):
-                beside[column][label] = word
+        cells |= {(label, column): word for column, word in zip(labels, words, strict=False) if column != label}
     missing = [label for label in labels if label not in {row[1] for row in rows}]
     if missing:
         raise FactUnavailable(reading.source, f"the matrix is cut off: no row of {', '.join(missing)}")
-    kind = "link" if affinities else "p2p"
-    return TopologyMatrix(kind, header, cells, beside["CPU Affinity"], beside["NUMA Affinity"])
+    kind = "link" if len(labels) < len(header) else "p2p"
+    return Topology(kind, cells, tuple(label for label in labels if label.startswith("GPU")))
