@@ -185,12 +185,19 @@ def _model(alias: str, host: RecordedHost) -> list[str]:
 def _devices(alias: str, facts: HostFacts) -> list[str]:
     functions = _maybe(lambda: facts.pci_functions)
     groups = _maybe(lambda: facts.iommu_groups)
-    if functions is None:
-        return []
+    if functions is None or not functions.gpus:
+        why = "PCI functions could not be read" if functions is None else "none was on the PCI bus"
+        return [
+            "",
+            f"# No GPU was seen: {why}. Where there should be some, name them, or their loss goes unnoticed:",
+            f"# [[hosts.{_key(alias)}.expect.devices]]",
+            '# pci = ["01:00.0"]',
+            '# driver = "nvidia"',
+        ]
     rows: dict[tuple[str, ...], list[str]] = {}
     for function in functions.gpus:
         group = groups.of(function.address) if groups is not None else None
-        driver, node = _maybe(partial(getattr, function, "driver")), _maybe(partial(getattr, function, "numa_node"))
+        driver, node = _maybe(partial(_driver, function)), _maybe(partial(getattr, function, "numa_node"))
         width = _maybe(partial(getattr, function, "link_width"))
         speed = _fastest(functions, function)
         companions = {
@@ -198,7 +205,7 @@ def _devices(alias: str, facts: HostFacts) -> list[str]:
             for other in functions
             if other.address.rpartition(".")[0] == function.address.rpartition(".")[0] and other is not function
         }
-        keys = [f"driver = {_text(driver or 'none')}"]
+        keys = [f"driver = {_text(driver)}" if driver else "# driver: could not be read"]
         if len(companions) == 1 and driver != "vfio-pci":
             keys.append(f"companion_driver = {_text(companions.pop())}")
         if group is not None and group.type_known:
@@ -214,6 +221,10 @@ def _devices(alias: str, facts: HostFacts) -> list[str]:
     for shared, addresses in rows.items():
         lines += ["", f"[[hosts.{_key(alias)}.expect.devices]]", f"pci = {_list(addresses)}", *shared]
     return lines
+
+
+def _driver(function: PciFunction) -> str:
+    return function.driver or "none"
 
 
 def _fastest(functions: PciFunctions, function: PciFunction) -> float | None:

@@ -34,6 +34,7 @@ from pytest_gpuinfra.subjects.gpu.driver import (
 )
 from pytest_gpuinfra.subjects.gpu.smi_xml import parse_gpu_xml
 from pytest_gpuinfra.subjects.gpu.table import GpuTable
+from pytest_gpuinfra.subjects.gpu.topology import Topology, parse_topology
 from pytest_gpuinfra.subjects.kernel_log.faults import KernelFaults
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, parse_kernel_log
 from pytest_gpuinfra.subjects.pci.functions import PciFunctions, parse_pci_functions
@@ -93,10 +94,14 @@ def requests_for(expect: Expectation) -> list[Request]:
         kernel_log("kernel_log"),
         node("nvidia_smi", command("xml", "nvidia-smi", "-q", "-x", timeout_s=20.0)),
         node(
+            "nvidia_topo",
+            command("links", "nvidia-smi", "topo", "-m", timeout_s=20.0),
+            command("grants", "nvidia-smi", "topo", "-p2p", "r", timeout_s=20.0),
+        ),
+        node(
             "nvidia",
             file("params", "/proc/driver/nvidia/params"),
             file("version", "/proc/driver/nvidia/version"),
-            file("module_version", "/sys/module/nvidia/version"),
         ),
         node(
             "confidential",
@@ -215,6 +220,18 @@ class HostFacts:
     def gpu_table(self) -> GpuTable:
         """What the driver reports of each GPU, by NVML."""
         return parse_gpu_xml(self._one("nvidia_smi", "xml"))
+
+    @cached_property
+    def topology(self) -> tuple[Topology, ...]:
+        """How GPUs are connected, left out if only that cannot be had, and which peer access the driver grants."""
+        node = self.capture.node("nvidia_topo")
+        grants = parse_topology(node["grants"]) if "grants" in node else ()
+        try:
+            return (*grants, *(parse_topology(node["links"]) if "links" in node else ()))
+        except (FactUnavailable, ParseError):
+            if not grants:
+                raise
+            return grants
 
     @cached_property
     def confidential(self) -> ConfidentialComputing:

@@ -15,6 +15,7 @@ from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.host.container import GpuContainer, observed_testinfra
 from pytest_gpuinfra.host.facts import HostFacts
 from pytest_gpuinfra.inventory.inventory import Expectation, container_of
+from pytest_gpuinfra.subjects.pci.function import NVIDIA
 
 if TYPE_CHECKING:
     import testinfra.host  # type: ignore[import-untyped]
@@ -96,20 +97,51 @@ class GpuHost:
         """
         PCI addresses of the GPUs that CUDA is to use: expected on nvidia, or, where none is expected, seen there.
 
-        Shape (n,), in the inventory's order, else by address.
+        A row of the inventory that names no driver counts unless its GPU is seen to be another vendor's, or to be on
+        another driver. Shape (n,), in the inventory's order, else by address.
         """
         if self.expect.devices:
-            rows = [row for row in self.expect.devices if row.driver in (None, "nvidia")]
-            return tuple(address for row in rows for address in row.pci)
+            rows = [(address, row.driver) for row in self.expect.devices for address in row.pci]
+            return tuple(address for address, driver in rows if not self.elsewhere(address, driver))
         return tuple(address for address, driver in self.observed_gpus.items() if driver == "nvidia")
+
+    def elsewhere(self, address: str, driver: str | None) -> str:
+        """
+        Say why the nvidia driver is not to show a GPU; "" if it is.
+
+        Args:
+            address: PCI address of the GPU.
+            driver: Driver that the inventory declares for it; None for none: then what it is bound to decides.
+        """
+        if driver is not None:
+            return "" if driver == "nvidia" else f"it is to be on {driver}"
+        try:
+            function = self.facts.pci_functions[address]
+            vendor, bound = function.vendor_id, function.driver
+        except GpuInfraError:
+            return ""
+        if bound not in (None, "nvidia"):
+            return f"it is on {bound}"
+        return "" if vendor == NVIDIA else f"it is no NVIDIA GPU (vendor {vendor:#06x})"
 
     @cached_property
     def observed_gpus(self) -> Mapping[str, str | None]:
-        """Drivers of the GPUs that were seen, by PCI address; empty if none was, or if nothing could be seen."""
+        """
+        Drivers of the GPUs that were seen, by PCI address; "unknown" for one that cannot be read.
+
+        Empty if none was seen, or if no function can be: what cannot be read, `PciFunctions.unread` names.
+        """
         try:
-            return {gpu.address: gpu.driver for gpu in self.facts.pci_functions.gpus}
+            gpus = self.facts.pci_functions.gpus
         except GpuInfraError:
             return {}
+        found: dict[str, str | None] = {}
+        for gpu in gpus:
+            try:
+                found[gpu.address] = gpu.driver
+            except GpuInfraError:
+                found[gpu.address] = "unknown"
+        return found
 
     def gathered(self) -> dict[str, Any]:
         """Give what was gathered after the capture, as plain data for the recording."""

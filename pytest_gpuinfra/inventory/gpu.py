@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -17,6 +19,7 @@ class GpuExpectation(BaseModel):
     persistence_mode: bool | None = Field(None, description="whether persistence mode is on")
     mig: bool | None = Field(None, description="whether MIG is on")
     ecc: bool | None = Field(None, description="whether ECC is on")
+    idle: Literal[True] | None = Field(None, description="true: nothing may be on a GPU when the host is looked at")
     peer_copy_gb_s_min: float | None = Field(
         None, gt=0, description="least bandwidth of a directed pair by copy engine, GB/s, 10^9 bytes"
     )

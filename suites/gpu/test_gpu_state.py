@@ -5,19 +5,18 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from pytest_gpuinfra import Expectation, FactUnavailable, GpuDevice, GpuHost, explain
-from pytest_gpuinfra.subjects.gpu.health import judge_gpu_rows
+from pytest_gpuinfra import Expectation, FactUnavailable, GpuDevice, GpuHost, GpuInfraError, explain
+from pytest_gpuinfra.subjects.gpu.health import judge_gpu_state, judge_idle
 from pytest_gpuinfra.subjects.gpu.table import GpuRow, GpuTable
+from pytest_gpuinfra.subjects.gpu.topology import Topology, judge_topology
 from pytest_gpuinfra.subjects.verdict import Verdict
 
 Judge = Callable[[Callable[[], Verdict]], Verdict]
 
 
 @pytest.fixture
-def shown(gpu_device: GpuDevice, gpu_table: GpuTable) -> tuple[str, ...]:
+def shown(gpu_nvidia_device: GpuDevice, gpu_table: GpuTable) -> tuple[str, ...]:
     """Give the addresses that the driver shows."""
-    if gpu_device.expect.driver not in (None, "nvidia"):
-        pytest.skip(f"{gpu_device} is to be on {gpu_device.expect.driver}")
     return tuple(row.pci_address or "unknown" for row in gpu_table)
 
 
@@ -28,9 +27,40 @@ def surplus(gpu_host: GpuHost, gpu_table: GpuTable) -> str:
 
 
 @pytest.fixture
-def health(gpu_device: GpuDevice, gpu_row: GpuRow, gpu_judge: Judge) -> Verdict:
-    """Judge ECC errors, rows to be remapped, the action that the driver asks for, and what cannot be read."""
-    return gpu_judge(lambda: judge_gpu_rows([gpu_row]))
+def slot_width(gpu_host: GpuHost, gpu_device: GpuDevice) -> int | None:
+    """Give the lanes that the port above the GPU is capable of; None where nobody can tell."""
+    try:
+        functions = gpu_host.facts.pci_functions
+        above = functions[gpu_device.pci_address].upstream[-1:]
+        return functions[above[0]].max_link_width if above else None
+    except GpuInfraError:
+        return None
+
+
+@pytest.fixture
+def health(
+    gpu_device: GpuDevice, gpu_row: GpuRow, gpu_table: GpuTable, slot_width: int | None, gpu_judge: Judge
+) -> Verdict:
+    """Judge errors, repairs, fabric, clocks, power and link, the action that is asked for, and what cannot be read."""
+    wanted = gpu_device.expect.link_width
+    return gpu_judge(
+        lambda: judge_gpu_state(
+            f"{gpu_device}: state by the driver", gpu_row, gpu_table, link_width=wanted, slot_width=slot_width
+        )
+    )
+
+
+@pytest.fixture
+def idle(gpu_device: GpuDevice, gpu_row: GpuRow, gpu_judge: Judge) -> Verdict:
+    """Judge whether anything is on the GPU."""
+    return gpu_judge(lambda: judge_idle(f"{gpu_device}: activity", gpu_row))
+
+
+@pytest.fixture
+def grants(gpu_host: GpuHost, gpu_expect: Expectation, gpu_topology: tuple[Topology, ...], gpu_judge: Judge) -> Verdict:
+    """Judge which peer access the driver grants."""
+    required = gpu_expect.peer_access == "correct"
+    return gpu_judge(lambda: judge_topology(gpu_topology, len(gpu_host.computing_gpus), required=required))
 
 
 def read(row: GpuRow, field: str) -> float:
@@ -127,11 +157,22 @@ def test_driver_shows_no_other_gpu(gpu_host: GpuHost, surplus: str) -> None:
 
 def test_gpu_reports_no_fault(health: Verdict) -> None:
     """
-    The driver reports no memory error, no pending repair and no action to take for the GPU.
+    The driver reports no memory error, no pending repair, no slowdown and no action to take for the GPU.
 
-    Such a GPU works until it does not, and its results may be wrong.
+    Such a GPU works until it does not, and its results may be wrong. What the driver reports of errors, repairs,
+    fabric, clocks, power and link and no table of ours knows is an error, not a pass.
     """
     assert health.ok, health.message
+
+
+@pytest.mark.gpu_expects("gpu.idle")
+def test_gpu_is_idle(idle: Verdict) -> None:
+    """
+    Nothing is on the GPU, where that is declared.
+
+    A process left over from an earlier run holds memory that the service needs.
+    """
+    assert idle.ok, idle.message
 
 
 @pytest.mark.gpu_expects("gpu.name")
@@ -246,3 +287,12 @@ def test_ecc_is_as_expected(gpu_device: GpuDevice, gpu_expect: Expectation, ecc:
         why="memory errors go unnoticed, or memory is smaller than planned",
         action="nvidia-smi -e, then reboot",
     )
+
+
+def test_driver_grants_peer_access(grants: Verdict) -> None:
+    """
+    The driver grants peer access between all GPUs, where the inventory needs it.
+
+    Whether a copy arrives is another question, and takes a copy to answer.
+    """
+    assert grants.ok, grants.message

@@ -1,8 +1,10 @@
 """Which PCI functions are there, and which driver each is bound to."""
 
+from contextlib import suppress
+
 import pytest
 
-from pytest_gpuinfra import Expectation, GpuDevice, GpuHost, explain
+from pytest_gpuinfra import Expectation, FactUnavailable, GpuDevice, GpuHost, GpuInfraError, explain
 from pytest_gpuinfra.subjects.pci.binding import companion_functions, misbound, unexpected_gpus
 from pytest_gpuinfra.subjects.pci.functions import PciFunction, PciFunctions
 from pytest_gpuinfra.subjects.pci.iommu import IommuGroups
@@ -11,7 +13,47 @@ from pytest_gpuinfra.subjects.pci.iommu import IommuGroups
 @pytest.fixture
 def unexpected(gpu_expect: Expectation, gpu_pci_functions: PciFunctions) -> tuple[str, ...]:
     """Give the GPUs of the host that no row of the inventory names."""
-    return unexpected_gpus(gpu_expect.devices, gpu_pci_functions)
+    found = unexpected_gpus(gpu_expect.devices, gpu_pci_functions)
+    if not found and gpu_pci_functions.unread:
+        raise gpu_pci_functions.unread[0]
+    return found
+
+
+@pytest.fixture
+def supposed(gpu_host: GpuHost, gpu_expect: Expectation) -> tuple[str, ...]:
+    """Give what supposes GPUs on the nvidia driver: keys of the inventory, and the driver itself where it is loaded."""
+    rows = [(address, row.driver) for row in gpu_expect.devices for address in row.pci]
+    keys = {
+        "devices": any(not gpu_host.elsewhere(address, driver) for address, driver in rows),
+        "gpu": gpu_expect.gpu != type(gpu_expect.gpu)(),
+        f"peer_access = {gpu_expect.peer_access!r}": gpu_expect.peer_access in ("correct", "blocked"),
+        "model.participation.gpus": bool(gpu_expect.model.participation.gpus),
+        "driver_version": gpu_expect.driver_version is not None,
+        "driver_parameters": bool(gpu_expect.driver_parameters),
+    }
+    found = [f"the inventory's {name}" for name, given in keys.items() if given]
+    with suppress(GpuInfraError):  # no file tells of a driver that is not loaded
+        found.append(f"the loaded NVIDIA driver {gpu_host.facts.driver_version.version}")
+    return tuple(found)
+
+
+@pytest.fixture
+def seen(gpu_host: GpuHost, gpu_pci_functions: PciFunctions, supposed: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the GPUs on the bus: those that CUDA is to use, where something supposes such; every one else."""
+    gpus = {gpu.address for gpu in gpu_pci_functions.gpus}
+    if supposed:
+        gpus &= set(gpu_host.computing_gpus)
+    if gpu_pci_functions.unread:
+        first = gpu_pci_functions.unread[0]
+        more = len(gpu_pci_functions.unread) - 1
+        raise FactUnavailable(
+            f"PCI functions of {gpu_host.alias}",
+            f"{first.reason}{f', and {more} more' if more else ''}: whether a GPU is hidden there cannot be said",
+            remedy=first.remedy or "read the file on the target as root",
+        )
+    if not gpus and not supposed:
+        pytest.skip(f"no GPU is expected of {gpu_host.alias}, and none was seen there")
+    return tuple(sorted(gpus))
 
 
 @pytest.fixture
@@ -29,6 +71,21 @@ def companions(
 def binding(gpu_pci_function: PciFunction) -> str:
     """Give the driver's name; "none" where the function is bound to none."""
     return gpu_pci_function.driver or "none"
+
+
+def test_gpus_are_seen(gpu_host: GpuHost, seen: tuple[str, ...], supposed: tuple[str, ...]) -> None:
+    """
+    The host shows its GPUs, as far as anything supposes some, and nothing on its PCI bus hides whether it is one.
+
+    A host that has lost all of its GPUs has nothing left that could fail.
+    """
+    assert seen, explain(
+        f"{gpu_host.alias}: GPUs for the nvidia driver",
+        observed="none on the PCI bus",
+        expected=f"one or more, by {', '.join(supposed)}",
+        why="nothing else is checked of GPUs that are not there",
+        action="see the kernel log for link and power events and lspci, reseat the cards, or correct the inventory",
+    )
 
 
 @pytest.mark.gpu_expects("devices")

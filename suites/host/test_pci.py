@@ -1,9 +1,15 @@
 """Where the GPUs sit, and how their links have come up."""
 
+from collections.abc import Callable
+
 import pytest
 
 from pytest_gpuinfra import FactUnavailable, GpuDevice, explain
 from pytest_gpuinfra.subjects.pci.functions import PciFunction, PciFunctions
+from pytest_gpuinfra.subjects.pci.link_judge import judge_link_width
+from pytest_gpuinfra.subjects.verdict import Verdict
+
+Judge = Callable[[Callable[[], Verdict]], Verdict]
 
 
 @pytest.mark.gpu_expects("device.numa_node")
@@ -22,20 +28,24 @@ def test_numa_node_is_the_expected_one(gpu_device: GpuDevice, gpu_pci_function: 
     )
 
 
+@pytest.fixture
+def link_width(gpu_device: GpuDevice, gpu_pci_function: PciFunction, gpu_judge: Judge) -> Verdict:
+    """Judge the lanes that the kernel reports."""
+    return gpu_judge(
+        lambda: judge_link_width(
+            f"{gpu_device}: PCIe link width", gpu_pci_function.link_width, gpu_device.expect.link_width
+        )
+    )
+
+
 @pytest.mark.gpu_expects("device.link_width")
-def test_link_width_is_the_expected_one(gpu_device: GpuDevice, gpu_pci_function: PciFunction) -> None:
+def test_link_width_is_the_expected_one(link_width: Verdict) -> None:
     """
     The GPU's PCIe link came up with all of its lanes.
 
     A link that trained with fewer lanes works, and is slow; the width does not change with load.
     """
-    assert gpu_pci_function.link_width == gpu_device.expect.link_width, explain(
-        f"{gpu_device}: PCIe link width",
-        observed=f"x{gpu_pci_function.link_width}",
-        expected=f"x{gpu_device.expect.link_width}",
-        why="host copies and SHM all-reduce lose bandwidth in proportion",
-        action="reseat the card and its riser, then compare the slot's lanes in the board's manual",
-    )
+    assert link_width.ok, link_width.message
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def smi_query(text: str, entry: Entry) -> Hosts:
     if rows is None:
         return [_smi(text, ["0000:01:00.0"], status=0 if "," in text else 9)]
     loaded = [row for row in rows if row.get("state") == "load"]
-    if entry.get("requires") == "idle" or (any("state" in row for row in rows) and not loaded):
+    if any("state" in row for row in rows) and not loaded:
         return UNREAD + ": the state of an idle or busy GPU at the moment of the query"
     rows = loaded or rows
     buses = [f"0000:{number:02x}:00.0" for number in range(1, len(rows) + 1)]
@@ -69,14 +69,16 @@ def smi_query(text: str, entry: Entry) -> Hosts:
     lost = sorted({name for row in rows for name in row} - {*_XML, "index", "state", "pci.bus_id", "uuid", "count"})
     if lost and not any(name in _XML for row in rows for name in row):
         return f"{UNREAD}: {', '.join(lost)}"
-    return [_smi(f"<?xml version='1.0'?>\n<nvidia_smi_log>{gpus}</nvidia_smi_log>\n", buses)]
+    idle = entry.get("requires") == "idle"
+    return [_smi(f"<?xml version='1.0'?>\n<nvidia_smi_log>{gpus}</nvidia_smi_log>\n", buses, idle=idle)]
 
 
-def _smi(text: str, buses: list[str], status: int = 0) -> dict[str, Any]:
-    expect = {"devices": [{"pci": buses, "driver": "nvidia"}]}
+def _smi(text: str, buses: list[str], status: int = 0, *, idle: bool = False) -> dict[str, Any]:
+    expect = {"devices": [{"pci": buses, "driver": "nvidia"}], **({"gpu": {"idle": True}} if idle else {})}
     readings = [["nvidia_smi", "", "xml", {**said(text), "x": status}]]
     functions: dict[str, Any] = {bus: {} for bus in buses}
-    return reference([item("gpu_reports_no_fault")], expect, functions=functions, readings=readings)
+    items = [item("gpu_reports_no_fault"), *([item("gpu_is_idle")] if idle else [])]
+    return reference(items, expect, functions=functions, readings=readings)
 
 
 def _rows(text: str) -> list[dict[str, str]] | None:
@@ -146,7 +148,8 @@ _GRANTS = (
 
 
 def topology(text: str, entry: Entry) -> Hosts:
-    """Make CUDA's word on peer access into the program's events; nvidia-smi's matrices are read by nothing."""
+    """Make CUDA's word on peer access into the program's events; nvidia-smi's matrices go where they are read."""
+    access = "correct" if entry.get("requires") == "peer access" else None
     for pattern, (src, dst, word) in _GRANTS:
         found = pattern.findall(text)
         if found:
@@ -154,9 +157,16 @@ def topology(text: str, entry: Entry) -> Hosts:
                 _pair(int(row[src]), int(row[dst]), **({} if row[word] in ("CAN", "Yes") else _REFUSED))
                 for row in found
             ]
-            access = "correct" if entry.get("requires") == "peer access" else None
             return [_program(pairs, ["peer_access_is_offered"], access)]
-    return UNREAD + ": nvidia-smi topo"
+    buses = [f"0000:{number + 1:02x}:00.0" for number in range(len(set(_LABEL.findall(text))) or 2)]
+    expect: dict[str, Any] = {"devices": [{"pci": buses, "driver": "nvidia"}]}
+    expect |= {"peer_access": access} if access else {}
+    readings = [["nvidia_topo", "", "grants", said(text)]]
+    functions: dict[str, Any] = {bus: {} for bus in buses}
+    return [reference([item("driver_grants_peer_access")], expect, functions=functions, readings=readings)]
+
+
+_LABEL = re.compile(r"\bGPU\d+\b")
 
 
 _REFUSED = {"can_access": False, "outcome": "not_tested", "copies_checked": 0, "reason": "no peer access"}

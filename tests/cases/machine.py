@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from tests.cases.case import HERE, Case
 from tests.cases.server import Endpoints
@@ -142,6 +143,10 @@ def _recorded(base: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any
     for request, entry, name, reading in host.get("readings", ()):
         if reading is None:
             answers[request].pop(entry, None)
+        elif request == "nvidia_topo":
+            answers[request] = {entry: {name: reading}}
+        elif request == "nvidia_smi" and reading.get("t"):
+            answers[request] = {entry: {name: {**reading, "t": _whole(reading["t"])}}}
         else:
             answers.setdefault(request, {}).setdefault(entry, {})[name] = reading
     if "program" in host:
@@ -153,6 +158,39 @@ def _recorded(base: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any
         lines = [json.dumps(event) for event in (plan, *host["program"])]
         made["gathered"] = {"gpu": {"cuda": {"lines": lines, "kmsg": host.get("kmsg", ""), "log_reason": ""}}}
     return made
+
+
+def _whole(text: str) -> str:
+    """
+    Make an excerpt of nvidia-smi's document whole: what the case leaves out stands as on a board that has none of it.
+
+    Where ECC is on, its counters that the case leaves out are 0. What is no document is left as it is.
+    """
+    try:
+        document = ElementTree.fromstring(text[max(text.find("<nvidia_smi_log"), 0) :])
+    except ElementTree.ParseError:
+        return text
+    pattern = ElementTree.parse(_BASE.parents[1] / "h200" / "nvidia-smi-q.xml").getroot().find("gpu")
+    assert pattern is not None
+    if document.find("driver_version") is None:
+        ElementTree.SubElement(document, "driver_version").text = "580.159.04"
+    for gpu in document.findall("gpu"):
+        _complete(gpu, pattern, "0" if gpu.findtext("ecc_mode/current_ecc") == "Enabled" else "N/A")
+    return ElementTree.tostring(document, encoding="unicode")
+
+
+def _complete(element: ElementTree.Element, pattern: ElementTree.Element, counter: str) -> None:
+    for part in pattern:
+        found = element.find(part.tag)
+        if part.tag in ("processes", "mig_devices", "supported_clocks", "accounted_processes"):
+            continue
+        if found is None:
+            found = ElementTree.SubElement(element, part.tag)
+            if not len(part):
+                counts = part.tag.endswith(("_parity", "_secded", "correctable"))
+                found.text = counter if counts else "N/A"
+        if len(part) and not (found.text or "").strip():
+            _complete(found, part, counter)
 
 
 def _put_functions(answers: dict[str, Any], functions: Mapping[str, Mapping[str, Any]]) -> None:

@@ -315,7 +315,7 @@ UNREADABLE: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
     ),
     "nvidia-smi is not installed": (
         lambda host: setattr(host, "commands", {k: v for k, v in host.commands.items() if "smi" not in k}),
-        GPU_STATE,
+        [*GPU_STATE, "test_driver_grants_peer_access"],
     ),
     "nvidia-smi is cut off": (
         lambda host: setattr(

@@ -30,7 +30,6 @@ from pytest_gpuinfra.subjects.gpu.driver import (
     parse_driver_parameters,
     parse_driver_version,
     parse_module_parameter,
-    parse_module_version,
     same_parameter_value,
 )
 from pytest_gpuinfra.subjects.gpu.driver_library import parse_library_versions
@@ -50,7 +49,6 @@ from pytest_gpuinfra.subjects.service.journal import parse_unit_journal
 from pytest_gpuinfra.subjects.service.unit import parse_unit_properties
 from pytest_gpuinfra.subjects.service.unit_file import parse_unit_file
 from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
-from pytest_gpuinfra.subjects.transfers.peer_access import parse_peer_access
 from tests.cases.case import OWN, read_cases
 
 EXAMPLES = int(os.environ.get("GPUINFRA_FUZZ_EXAMPLES", "15"))
@@ -139,14 +137,12 @@ PARSERS: dict[str, Callable[[Reading], object]] = {
     "confidential": _confidential,
     "driver parameters": _parameters,
     "driver version": parse_driver_version,
-    "module version": parse_module_version,
     "module parameter": parse_module_parameter,
     "libraries": parse_library_versions,
     "gpu query": _query,
     "gpu query without header": lambda reading: parse_gpu_query(reading, ["index", "name", "memory.used"]),
     "gpu xml": parse_gpu_xml,
     "topology": parse_topology,
-    "peer access": parse_peer_access,
     "nccl log": parse_nccl_log,
     "engine": parse_engine_allreduce,
     "unit properties": parse_unit_properties,

@@ -13,7 +13,6 @@ from pytest_gpuinfra.subjects.gpu.nvidia_smi import find_smi_failure, smi_text
 from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
 from pytest_gpuinfra.subjects.gpu.smi_xml import parse_gpu_xml
 from pytest_gpuinfra.subjects.gpu.topology import parse_topology
-from pytest_gpuinfra.subjects.transfers.peer_access import parse_peer_access
 
 H200 = Path(__file__).parents[1] / "recorded" / "h200"
 
@@ -137,19 +136,18 @@ def test_a_document_without_gpus_is_unavailable() -> None:
 
 
 def test_topology_of_two_h200() -> None:
-    links = parse_topology(recorded("nvidia-smi-topo-m.txt")).matrices[0]
-    grants = parse_topology(recorded("nvidia-smi-topo-p2p-p.txt")).matrices[0]
+    (links,) = parse_topology(recorded("nvidia-smi-topo-m.txt"))
+    (grants,) = parse_topology(recorded("nvidia-smi-topo-p2p-p.txt"))
 
     assert (links.kind, links.gpus, links.cells["GPU0", "GPU1"]) == ("link", ("GPU0", "GPU1"), "NV18")
-    assert links.cpu_affinity == {"GPU0": "0-31", "GPU1": "0-31"}
     assert (grants.kind, grants.cells["GPU1", "GPU0"]) == ("p2p", "NS")
 
 
 def test_an_empty_cell_shifts_nothing() -> None:
     text = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPIX\t\t1\nGPU1\tPIX\t X \t\t1\n"
-    matrix = parse_topology(Reading("topo", text)).matrices[0]
+    (matrix,) = parse_topology(Reading("topo", text))
 
-    assert (matrix.cpu_affinity, matrix.numa_affinity) == ({}, {"GPU0": "1", "GPU1": "1"})
+    assert (matrix.kind, matrix.gpu_pairs) == ("link", {("GPU0", "GPU1"): "PIX", ("GPU1", "GPU0"): "PIX"})
 
 
 def test_a_matrix_that_is_cut_off_is_unavailable() -> None:
@@ -160,17 +158,4 @@ def test_a_matrix_that_is_cut_off_is_unavailable() -> None:
 def test_an_unknown_word_is_kept() -> None:
     text = " \tGPU0\tGPU1\t\n GPU0\tX\tZZ\t\n GPU1\tZZ\tX\t\n"
 
-    assert parse_topology(Reading("topo", text)).matrices[0].cells["GPU0", "GPU1"] == "ZZ"
-
-
-def test_peer_access_that_contradicts_itself_is_refused() -> None:
-    text = "Device=0 CAN Access Peer Device=1\nDevice=0 CANNOT Access Peer Device=1\n"
-
-    with pytest.raises(ParseError):
-        parse_peer_access(Reading("p2p", text))
-
-
-def test_an_untold_direction_is_no_access() -> None:
-    access = parse_peer_access(Reading("p2p", "Device=0 CAN Access Peer Device=1\n"))
-
-    assert (access.both_ways, access.without) == ((), ((0, 1),))
+    assert parse_topology(Reading("topo", text))[0].cells["GPU0", "GPU1"] == "ZZ"

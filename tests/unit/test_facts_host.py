@@ -15,7 +15,6 @@ from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes
 from pytest_gpuinfra.subjects.gpu.driver import (
     parse_driver_parameters,
     parse_driver_version,
-    parse_module_version,
     same_parameter_value,
 )
 from pytest_gpuinfra.subjects.gpu.driver_library import parse_library_versions
@@ -75,8 +74,6 @@ def test_version_of_the_loaded_driver(text: str, version: str, is_open: bool) ->
 def test_what_is_no_version_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         parse_driver_version(Reading("v", text))
-    with pytest.raises(ParseError):
-        parse_module_version(Reading("v", text))
 
 
 @pytest.mark.parametrize(

@@ -26,16 +26,10 @@ AWAITING = {
     "subjects.container.device_node: parse_device_nodes",
     "subjects.container.devices: missing_nodes judge_device_nodes required_majors judge_container_devices "
     "judge_driver_library judge_bar_size",
-    "subjects.gpu.driver: parse_module_version",
-    "subjects.gpu.driver_parameters: judge_driver_parameters judge_driver_version",
-    "subjects.gpu.topology: P2P_WORDS TopologyMatrix Topology parse_topology",
     "subjects.pci.acs: bridges_above judge_acs",
-    "subjects.pci.link_judge: judge_link",
     "subjects.service.unit_settings: judge_unit_properties judge_unit_file judge_unreadable_unit",
     "subjects.transfers.collective_log: judge_nccl_log judge_engine_allreduce",
     "subjects.transfers.nccl_log: NcclWarning NcclLog parse_nccl_log",
-    "subjects.transfers.peer_access: PeerAccess parse_peer_access",
-    "subjects.transfers.peer_capability: judge_topology judge_peer_access",
 }
 """Judges and parsers that are to become a check's, or to go; nothing is added here."""
 EMBEDDED = re.compile(r"\bpytest_gpuinfra(?:\.\w+)+")

@@ -16,17 +16,12 @@ from pytest_gpuinfra.subjects.container.devices import (
     judge_device_nodes,
     judge_driver_library,
 )
-from pytest_gpuinfra.subjects.gpu.driver import parse_driver_parameters
-from pytest_gpuinfra.subjects.gpu.driver_parameters import judge_driver_parameters
-from pytest_gpuinfra.subjects.gpu.health import judge_gpu_rows
-from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
 from pytest_gpuinfra.subjects.kernel_log.faults import parse_kernel_faults
 from pytest_gpuinfra.subjects.kernel_log.iommu_boot import IommuBoot
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, parse_kernel_log
 from pytest_gpuinfra.subjects.kernel_log.severity import root_xid, weigh
 from pytest_gpuinfra.subjects.pci.acs import bridges_above, judge_acs
 from pytest_gpuinfra.subjects.pci.functions import PciFunction, parse_pci_functions
-from pytest_gpuinfra.subjects.pci.link_judge import judge_link
 from pytest_gpuinfra.subjects.transfers.collective_log import judge_nccl_log
 from pytest_gpuinfra.subjects.transfers.nccl_log import parse_nccl_log
 from pytest_gpuinfra.subjects.verdict import Verdict
@@ -138,60 +133,6 @@ def test_the_bridges_above_are_those_of_the_path() -> None:
     assert [found.address for found in bridges_above(functions[GPU], functions)] == ["0000:00:01.0"]
 
 
-def gpu(speed: str, width: str) -> PciFunction:
-    texts = {
-        "current_link_speed": speed,
-        "current_link_width": width,
-        "max_link_speed": "32.0 GT/s PCIe",
-        "max_link_width": "16",
-    }
-    return parse_pci_functions({GPU: {name: Reading(name, text) for name, text in texts.items()}}).functions[0]
-
-
-@pytest.mark.parametrize(
-    ("function", "asked", "ending", "warned"),
-    [
-        (gpu("32.0 GT/s PCIe", "16"), {}, "ok", False),
-        (gpu("2.5 GT/s PCIe", "16"), {}, "ok", True),
-        (gpu("2.5 GT/s PCIe", "16"), {"under_load": True}, "wrong", False),
-        (gpu("32.0 GT/s PCIe", "8"), {}, "wrong", False),
-        (gpu("32.0 GT/s PCIe", "8"), {"width": 8}, "ok", False),
-        (gpu("Unknown", "0"), {}, "error", False),
-        (gpu("fast", "16"), {}, "error", False),
-    ],
-)
-def test_a_width_is_judged_always_and_a_speed_under_load(
-    function: PciFunction, asked: dict[str, object], ending: str, warned: bool
-) -> None:
-    verdict = judge_link(function, **asked)  # type: ignore[arg-type]
-
-    assert (verdict.ending, bool(verdict.warnings)) == (ending, warned), verdict
-
-
-def rows(header: str, *lines: str) -> Verdict:
-    return judge_gpu_rows(parse_gpu_query(Reading("q", "\n".join([header, *lines]))))
-
-
-@pytest.mark.parametrize(
-    ("verdict", "ending"),
-    [
-        (rows("index, utilization.gpu [%]", "0, 0 %"), "ok"),
-        (rows("index, utilization.gpu [%]", "0, [N/A]"), "skip"),
-        (rows("index, utilization.gpu [%]", "0, 0 %", "1, [Unknown Error]"), "error"),
-        (rows("index, utilization.gpu [%]", "0, [Unknown Error]", "1, [GPU is lost]"), "wrong"),
-        (rows("index, ecc.errors.uncorrected.volatile.total", "0, 2"), "wrong"),
-        (rows("index, remapped_rows.failure", "0, Yes"), "wrong"),
-        (rows("index, gpu_recovery_action", "0, None"), "ok"),
-        (rows("index, gpu_recovery_action", "0, Drain and Reset"), "wrong"),
-        (rows("index, fabric.state", "0, In Progress"), "wrong"),
-        (rows("index, compute_mode", "0, Prohibited"), "wrong"),
-        (judge_gpu_rows([]), "error"),
-    ],
-)
-def test_the_worst_gpu_decides(verdict: Verdict, ending: str) -> None:
-    assert verdict.ending == ending, verdict
-
-
 def nccl(text: str, **asked: bool) -> Verdict:
     return judge_nccl_log(parse_nccl_log(Reading("nccl", text)), **asked)
 
@@ -213,14 +154,6 @@ EDGE = "h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via "
 )
 def test_a_collective_is_judged_by_what_was_asked_for(verdict: Verdict, ending: str) -> None:
     assert verdict.ending == ending, verdict
-
-
-def test_driver_parameters_against_what_is_expected() -> None:
-    parameters = parse_driver_parameters(Reading("p", "DmaRemapPeerMmio: 1\n"))
-
-    assert judge_driver_parameters(parameters, {"DmaRemapPeerMmio": 1}).ending == "ok"
-    assert judge_driver_parameters(parameters, {"DmaRemapPeerMmio": 0}).ending == "wrong"
-    assert judge_driver_parameters(parameters, {"NoSuch": 0}).ending == "error"
 
 
 MOUNTS = "".join(

@@ -19,7 +19,6 @@ from pytest_gpuinfra.wire import text_lines
 
 _LINE = re.compile(r"(?P<name>\w+): ?(?:\"(?P<text>.*)\"|(?P<number>\d{1,18}))")
 _VERSION = re.compile(r"NVRM version: (?P<kind>.*?)\s+(?P<version>\d+\.\d+(?:\.\d+)?)(?:\s|$)")
-_MODULE_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +117,6 @@ def parse_driver_version(reading: Reading) -> DriverVersion:
     if not match:
         raise ParseError(reading.source, 1, first, "no driver version")
     return DriverVersion(match["version"], "Open Kernel Module" in match["kind"], first.removeprefix("NVRM version: "))
-
-
-def parse_module_version(reading: Reading) -> str:
-    """
-    Read /sys/module/nvidia/version.
-
-    Raises:
-        FactUnavailable: The file is not there or could not be read.
-        ParseError: It holds no version.
-    """
-    text = reading.require(remedy="is the nvidia module loaded on the target?").strip()
-    if not _MODULE_VERSION.fullmatch(text):
-        raise ParseError(reading.source, 1, text, "not a driver version")
-    return text
 
 
 def parse_module_parameter(reading: Reading) -> str:

@@ -22,11 +22,11 @@ _ABSENT = frozenset(
     }
 )
 _ERRORS = re.compile(
-    r"unknown error|err!|gpu is lost|gpu requires reset|insufficient permissions|not found|timeout|no permission"
-    r"|in use|driver not loaded|insufficient power|irq issue|corrupted|reset required",
+    r"unknown error|err!|gpu is lost|gpu requires reset|gpu is inaccessible|insufficient permissions"
+    r"|not found|timeout|no permission|in use|driver not loaded|insufficient power|irq issue|corrupted|reset required",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"(?P<number>-?\d{1,18}(?:\.\d+)?)\s*(?P<unit>[%A-Za-z/]*)")
+_NUMBER = re.compile(r"(?P<number>-?\d{1,18}(?:\.\d+)?)\s*(?P<unit>[%A-Za-z/()]*)")
 _LINK = re.compile(r"(?P<number>\d{1,18})x")
 
 

@@ -1,132 +1,297 @@
-"""What NVML reports of each GPU judged: values that can be read, link, memory errors, action asked for."""
+"""
+What the driver reports of one GPU judged: errors, repairs, fabric, clocks, power, link, and the action it asks for.
+
+Source: health_table.toml beside this file, which names its own sources and date.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from typing import Any
 
-from pytest_gpuinfra.subjects.gpu.table import GpuRow
+from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
+from pytest_gpuinfra.subjects.gpu.table import GpuRow, GpuTable
+from pytest_gpuinfra.subjects.pci.link_judge import judge_link_width
 from pytest_gpuinfra.subjects.verdict import Ending, Verdict
 
 _ACTIVITY = ("utilization.gpu", "power.draw", "memory.used", "memory.total", "memory.free")
-_MUST_BE_ZERO = (
-    "ecc.errors.uncorrected.volatile.total",
-    "ecc.errors.uncorrected.volatile.dram",
-    "ecc.errors.uncorrected.volatile.sram",
-)
-_MUST_BE_NO = ("retired_pages.pending", "remapped_rows.pending", "remapped_rows.failure")
-_GEN, _GEN_MAX = "pcie.link.gen.current", "pcie.link.gen.max"
-_WIDTH, _WIDTH_MAX = "pcie.link.width.current", "pcie.link.width.max"
-_HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
-_SLOWED = 0x8 | 0x40 | 0x80
-"""Bits of nvmlClocksEventReasons: hardware slowdown, by heat, by the power brake."""
-_SLOWED_WORDS = (
-    "clocks_event_reason_hw_slowdown",
-    "clocks_event_reason_hw_thermal_slowdown",
-    "clocks_event_reason_hw_power_brake_slowdown",
-)
-_GONE = ("GPU is lost", "GPU requires reset")
+_TOLD = ("gpu_recovery_action", "ecc.mode.current", "fabric.state", "pstate", "temperature.gpu", "memory.used")
+_GONE = ("gpu is lost", "gpu requires reset", "gpu is inaccessible")
+_MOST = 12
 
 
-def judge_gpu_rows(rows: Iterable[GpuRow], *, under_load: bool | None = None, idle: bool = False) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class LeafRule:
     """
-    Judge what NVML reports of some GPUs; the worst of them decides.
+    How the leaves with one of some paths are judged.
+
+    Attributes:
+        paths: Patterns of paths below <gpu>; "*" is anything.
+        reason: Why, for a person.
+        fault: Words that are a fault; ">0" for a number above 0, "number" for any, "*" for any other word.
+        note: Words that deserve a line.
+        fine: Words that are right.
+        less_than: Name of the leaf beside it below which a number deserves a line; "" for none.
+        unlike: Path of a leaf from which it should not differ; "" for none.
+        since: First driver branch that is known to print it; "" for every one of the table.
+    """
+
+    paths: tuple[str, ...]
+    reason: str
+    fault: tuple[str, ...] = ()
+    note: tuple[str, ...] = ()
+    fine: tuple[str, ...] = ()
+    less_than: str = ""
+    unlike: str = ""
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRule:
+    """
+    What a driver must show.
+
+    Attributes:
+        any: Paths of which one must be in the document.
+        since: First driver branch that must; "" for every one.
+        newer: Whether older architectures are left out.
+        with_ecc: Whether it must be a number where ECC is on.
+    """
+
+    any: tuple[str, ...]
+    since: str = ""
+    newer: bool = False
+    with_ecc: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HealthTable:
+    """
+    All that is classified.
+
+    Attributes:
+        date: Day on which the sources were read, ISO 8601.
+        leaves: In order: the first that fits a path decides.
+        shown: What must be shown.
+        watched: Fits the paths that have to be classified unless their value is neutral.
+        neutral: Words, lower case, that mean nothing to tell.
+        older: Architectures that print another set of counters.
+    """
+
+    date: str
+    leaves: tuple[LeafRule, ...]
+    shown: tuple[ShownRule, ...]
+    watched: re.Pattern[str]
+    neutral: frozenset[str]
+    older: frozenset[str]
+
+    def rule(self, path: str) -> LeafRule | None:
+        """Give the rule of a path; None if nobody classified it."""
+        return next((rule for rule in self.leaves if any(fnmatchcase(path, one) for one in rule.paths)), None)
+
+
+@cache
+def read_health_table() -> HealthTable:
+    """Give the table that ships with this version."""
+    data = tomllib.loads(resources.files(__package__).joinpath("health_table.toml").read_text(encoding="utf-8"))
+    return HealthTable(
+        data["date"],
+        tuple(LeafRule(**_row(row)) for row in data["leaf"]),
+        tuple(ShownRule(**_row(row)) for row in data["shown"]),
+        re.compile(data["watched"]),
+        frozenset(data["neutral"]),
+        frozenset(data["older"]),
+    )
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found of one GPU, by what it means, and whether any value that could be a fault is known."""
+
+    faults: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    judged: bool = False
+
+
+def judge_gpu_state(
+    subject: str, row: GpuRow, table: GpuTable, *, link_width: int | None = None, slot_width: int | None = None
+) -> Verdict:
+    """
+    Judge what the driver reports of one GPU.
+
+    A fault that is seen decides, whatever else cannot be read; then what cannot be read, is not classified, or is
+    missing though this driver shows it for such a board.
 
     Args:
-        rows: GPUs.
-        under_load: Whether they worked while they were asked: only then is the link's speed judged.
-            None if nobody knows.
-        idle: Whether they must have nothing to do: no program on them, no activity.
+        subject: The GPU, for messages.
+        row: What the driver reports of it.
+        table: All that the driver reported.
+        link_width: Lanes that the inventory expects; None for as many as both ends are capable of.
+        slot_width: Lanes that the port above is capable of; None if nobody knows.
     """
-    verdicts = [_judge(row, under_load, idle) for row in rows]
-    order: Sequence[Ending] = ("wrong", "error", "skip", "ok")
-    if not verdicts:
-        return _verdict("error", "no GPU is listed", ())
-    warnings = tuple(warning for verdict in verdicts for warning in verdict.warnings)
-    worst = min(verdicts, key=lambda verdict: order.index(verdict.ending))
-    observed = worst.observed if worst.ending != "ok" else "; ".join(verdict.observed for verdict in verdicts)
-    return _verdict(worst.ending, observed, warnings)
-
-
-def _judge(row: GpuRow, under_load: bool | None, idle: bool) -> Verdict:
-    gone = [error for error in row.errors if error.partition(": ")[2] in _GONE]
+    gone = {value.bare: path for path, value in row.leaves.items() if value.bare.lower() in _GONE}
     if gone:
-        return _verdict("wrong", f"the driver says: {', '.join(gone)}", ())
-    if row.errors:
-        return _verdict("error", f"the driver failed to read {', '.join(row.errors)}", ())
-    faults = _faults(row) + (_busy(row) if idle else [])
-    slow, notes = _link(row, under_load)
-    notes += _notes(row)
-    if faults or slow:
-        return _verdict("wrong", "; ".join([*faults, *slow]), notes)
-    asked = [name for name in _ACTIVITY if name in row]
-    if asked and not any(row[name].known for name in asked):
-        return _verdict("skip", f"this board reports no {', '.join(asked)}", notes)
-    known = [f"{name} {value}" for name, value in row.values.items() if value.known]
-    if not known:
-        return _verdict("skip", "this board reports none of the values", notes)
-    return _verdict("ok", ", ".join(known[:8]), notes)
+        said = "; ".join(f"{path} says {word}" for word, path in gone.items())
+        return _verdict(subject, "wrong", f"the driver no longer reaches it: {said}", ())
+    found = _Found()
+    for path, value in row.leaves.items():
+        _judge_leaf(row, path, value, found)
+    found.unknown += _missing(row, table.driver_version or "")
+    if table.failure:
+        found.unknown.append(f"nvidia-smi also says: {table.failure}")
+    most = (_number(row, "pcie.link.width.max"), slot_width)
+    width = judge_link_width("PCIe link", _number(row, "pcie.link.width.current"), link_width, *most)
+    found.judged = found.judged or width.ending == "ok"
+    if width.ending == "wrong":
+        found.faults.append(f"link width {width.observed}, expected {width.expected}")
+    elif link_width is not None and width.ending == "error":
+        found.unknown.append(f"link width: {width.observed}")
+    unknown = tuple(dict.fromkeys(found.unknown))
+    if found.faults:
+        return _verdict(subject, "wrong", _few(found.faults), (*unknown[:_MOST], *found.notes))
+    if unknown:
+        return _verdict(subject, "error", _few(unknown), tuple(found.notes))
+    if not found.judged and not any(row[name].known for name in _ACTIVITY if name in row):
+        return _verdict(subject, "skip", "this board reports nothing that could be judged", tuple(found.notes))
+    told = [f"{name} {row[name]}" for name in _TOLD if name in row and row[name].known]
+    counted = any(path.startswith("ecc_errors/") and value.number is not None for path, value in row.leaves.items())
+    told.append("no memory error is counted" if counted else "this board counts no memory errors")
+    return _verdict(subject, "ok", ", ".join(told), tuple(found.notes))
 
 
-def _faults(row: GpuRow) -> list[str]:
-    found = [f"{name} is {row[name]}" for name in _MUST_BE_ZERO if name in row and (row[name].number or 0) > 0]
-    found += [f"{name} is {row[name]}" for name in _MUST_BE_NO if name in row and row[name].text == "Yes"]
-    action = row.values.get("gpu_recovery_action")
-    if action and action.known and action.text != "None":
-        found.append(f"the driver asks for {action}")
-    mode = row.values.get("compute_mode")
-    if mode and mode.text == "Prohibited":
-        found.append("compute_mode is Prohibited: no CUDA program may run")
-    state = row.values.get("fabric.state")
-    if state and state.known and state.text != "Completed":
-        found.append(f"the NVLink fabric is {state}")
-    return found
+def judge_idle(subject: str, row: GpuRow) -> Verdict:
+    """Judge whether nothing is on a GPU and nothing happens on it."""
+    busy = [f"{process.name} (pid {process.pid}) is on it" for process in row.processes or ()]
+    load = _number(row, "utilization.gpu")
+    if load:
+        busy.append(f"utilization.gpu is {load:g} %")
+    if row.processes is None and load is None:
+        ending, observed = "error", "neither its processes nor its utilization are reported"
+    else:
+        ending, observed = ("wrong", _few(busy)) if busy else ("ok", "no process on it, and no activity")
+    return Verdict(
+        ending=ending,  # type: ignore[arg-type]
+        subject=subject,
+        observed=observed,
+        expected="no process on it, and no activity",
+        why="what is left over takes memory and time from the service that is to start",
+        action="see who it is: nvidia-smi, also in the containers",
+    )
 
 
-def _busy(row: GpuRow) -> list[str]:
-    found = [f"{process.name} (pid {process.pid}) is on it" for process in row.processes or ()]
-    load = row.number("utilization.gpu") if "utilization.gpu" in row else None
-    return found + ([f"utilization.gpu is {load:g} %"] if load else [])
+def _judge_leaf(row: GpuRow, path: str, value: GpuValue, found: _Found) -> None:
+    table = read_health_table()
+    rule = table.rule(path)
+    if rule is None:
+        watched = table.watched.search(path)
+        if value.error and (watched or value.text == value.bare):  # in brackets, it is a name that somebody took out
+            found.unknown.append(f"{path}: {value.error} (not readable)")
+        elif watched and not value.error and not _neutral(value, table):
+            found.unknown.append(f"{path} is {value}: nobody has classified it")
+        return
+    found.judged = found.judged or (value.known and bool(rule.fault))
+    if value.absent or _fits(value, rule.fine, exact=True):
+        pass
+    elif _fits(value, rule.fault, exact=True):
+        found.faults.append(f"{path} is {value}: {rule.reason}")
+    elif _fits(value, rule.note, exact=True):
+        found.notes.append(f"{path} is {value}: {rule.reason}")
+    elif value.error is not None:
+        found.unknown.append(f"{path}: {value.error} (not readable)")
+    elif _neutral(value, table) or _fits(value, rule.fine):
+        pass
+    elif _fits(value, rule.fault):
+        found.faults.append(f"{path} is {value}: {rule.reason}")
+    elif _fits(value, rule.note):
+        found.notes.append(f"{path} is {value}: {rule.reason}")
+    else:
+        found.unknown.append(f"{path} is {value}: a value that nobody has classified")
+    beside = row.leaves.get(f"{path.rpartition('/')[0]}/{rule.less_than}") if rule.less_than else None
+    if beside and beside.number is not None and value.number is not None and value.number < beside.number:
+        found.notes.append(f"{path} is {value} of {beside}: {rule.reason}")
+    later = row.leaves.get(rule.unlike) if rule.unlike else None
+    if later and later.known and value.known and later.text != value.text:
+        found.notes.append(f"{path} is {value}, and will be {later} after a reset")
 
 
-def _notes(row: GpuRow) -> tuple[str, ...]:
-    notes = []
-    reasons = row.values.get("clocks_event_reasons.active")
-    if reasons and _HEX.fullmatch(reasons.text) and int(reasons.text, 16) & _SLOWED:
-        notes.append(f"the hardware slows the clocks down (clocks_event_reasons.active {reasons})")
-    notes += [f"{name} is {row[name]}" for name in _SLOWED_WORDS if name in row and row[name].text == "Active"]
-    now, later = row.values.get("mig.mode.current"), row.values.get("mig.mode.pending")
-    if now and later and later.known and now.text != later.text:
-        notes.append(f"MIG is {now} and will be {later} after a reset")
-    return tuple(notes)
-
-
-def _link(row: GpuRow, under_load: bool | None) -> tuple[list[str], tuple[str, ...]]:
-    slow, notes = [], []
-    width, width_max = _pair(row, _WIDTH, _WIDTH_MAX)
-    if width is not None and width_max is not None and width < width_max:
-        slow.append(f"link width x{width:g} of x{width_max:g}; a width does not change with load")
-    gen, gen_max = _pair(row, _GEN, _GEN_MAX)
-    if gen is not None and gen_max is not None and gen < gen_max:
-        text = f"link generation {gen:g} of {gen_max:g}"
-        if under_load:
-            slow.append(f"{text} under load")
+def _fits(value: GpuValue, words: Sequence[str], *, exact: bool = False) -> bool:
+    """Tell whether a value is one of a rule's words; `exact` leaves the wildcard out."""
+    for word in words:
+        if word == ">0":
+            fits = (value.number or 0) > 0
+        elif word == "number":
+            fits = value.number is not None
+        elif word == "*":
+            fits = not exact
         else:
-            notes.append(f"{text}, not under load: idle GPUs lower it, so it is not judged")
-    return slow, tuple(notes)
+            fits = word.lower() == value.bare.lower()
+        if fits:
+            return True
+    return False
 
 
-def _pair(row: GpuRow, now: str, most: str) -> tuple[float | None, float | None]:
-    return (row.number(now), row.number(most)) if now in row and most in row else (None, None)
+def _neutral(value: GpuValue, table: HealthTable) -> bool:
+    return value.absent or value.number == 0 or value.bare.lower() in table.neutral
 
 
-def _verdict(ending: Ending, observed: str, warnings: tuple[str, ...]) -> Verdict:
+def _missing(row: GpuRow, driver: str) -> Iterator[str]:
+    """Say what this driver shows for such a board, and did not."""
+    table = read_health_table()
+    text = row.leaves.get("product_architecture")
+    older = text is None or not text.known or text.text.split(" ")[0] in table.older
+    ecc = row.leaves.get("ecc_mode/current_ecc")
+    for rule in table.shown:
+        if _branch(driver) < _branch(rule.since) or (rule.newer and older):
+            continue
+        shown = [value for path in rule.any if (value := _shown(row.leaves, path)) is not None]
+        if not shown:
+            yield f"{rule.any[0]} is not shown"
+        elif rule.with_ecc and ecc and ecc.text == "Enabled" and all(value.absent for value in shown):
+            yield f"{rule.any[0]} is {shown[0]}, though ECC is on"
+
+
+def _shown(leaves: Mapping[str, GpuValue], path: str) -> GpuValue | None:
+    """Give a leaf, or the group around it that says that this board has none."""
+    while path:
+        if path in leaves:
+            return leaves[path]
+        path = path.rpartition("/")[0]
+    return None
+
+
+def _branch(version: str) -> tuple[int, ...]:
+    """Give a driver's version as numbers; of one that is not told, the oldest of all."""
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version)[:3])
+
+
+def _number(row: GpuRow, name: str) -> int | None:
+    value = row.values.get(name)
+    return int(value.number) if value is not None and value.number is not None else None
+
+
+def _few(said: Sequence[str]) -> str:
+    more = f"; and {len(said) - _MOST} more" if len(said) > _MOST else ""
+    return "; ".join(said[:_MOST]) + more
+
+
+def _verdict(subject: str, ending: Ending, observed: str, warnings: tuple[str, ...]) -> Verdict:
     return Verdict(
         ending=ending,
-        subject="GPU state",
+        subject=subject,
         observed=observed,
-        expected="readable, without memory errors, no action asked for, full link",
-        why="a card that asks for a reset or counts memory errors fails under the first real load",
+        expected="readable, without memory errors, no action asked for, full link, not slowed down by the hardware",
+        why="a card that asks for a reset, counts memory errors or is slowed down fails under the first real load",
         action="read the kernel log for NVRM and Xid, then do what the driver asks for",
         warnings=warnings,
     )

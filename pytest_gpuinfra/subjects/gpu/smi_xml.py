@@ -7,14 +7,22 @@ Elements come and go with driver and board; "N/A" stands where another board has
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.gpu.gpu_value import GpuValue
-from pytest_gpuinfra.subjects.gpu.nvidia_smi import smi_text
+from pytest_gpuinfra.subjects.gpu.nvidia_smi import find_smi_failure, smi_text
 from pytest_gpuinfra.subjects.gpu.table import GpuProcess, GpuRow, GpuTable, MigDevice
 from pytest_gpuinfra.wire import integer, text_lines
+
+_ROOT = "nvidia_smi_log"
+_LOST = ("gpu is lost", "gpu requires reset", "gpu is inaccessible")
+_LISTS = ("processes", "accounted_processes", "supported_clocks")
+_DEEPEST = 12
 
 # Field of --query-gpu: element of the XML, older places behind newer ones.
 _FIELDS: dict[str, tuple[str, ...]] = {
@@ -70,25 +78,49 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 
 def parse_gpu_xml(reading: Reading) -> GpuTable:
     """
-    Read the XML that nvidia-smi prints.
+    Read the XML that nvidia-smi prints. What it says before, behind or beside a whole document hides none of it.
 
     Raises:
         FactUnavailable: nvidia-smi printed a message in place of data, or no GPU.
         ParseError: The text is no XML of nvidia-smi's.
     """
-    text = smi_text(reading)
-    begin = text.find("<")
+    printed = reading.text or ""
+    begin, end = printed.find(f"<{_ROOT}>"), printed.rfind(f"</{_ROOT}>")
+    whole = 0 <= begin < end
+    text = printed[begin : end + len(_ROOT) + 3] if whole else smi_text(reading)
     try:
-        root = ElementTree.fromstring(text[begin:] if begin >= 0 else text)
+        root = ElementTree.fromstring(text[max(text.find("<"), 0) :])
     except ElementTree.ParseError as error:
         line = text_lines(text)[min(error.position[0], len(text_lines(text))) - 1]
         raise ParseError(reading.source, error.position[0], line, f"no XML ({error})") from None
-    if root.tag != "nvidia_smi_log":
+    if root.tag != _ROOT:
         raise ParseError(reading.source, 1, root.tag, "not nvidia-smi's document")
     rows = tuple(_row(gpu, reading.source) for gpu in root.findall("gpu"))
     if not rows:
+        smi_text(reading)
         raise FactUnavailable(reading.source, "it lists no GPU", remedy="read the kernel log for NVRM")
-    return GpuTable(rows, driver_version=_text(root, "driver_version"), cuda_version=_text(root, "cuda_version"))
+    beside = printed[:begin] + printed[end + len(_ROOT) + 3 :] if whole else ""
+    return GpuTable(
+        rows,
+        driver_version=_text(root, "driver_version"),
+        cuda_version=_text(root, "cuda_version"),
+        failure="" if any(_lost(row) for row in rows) else _failure(reading, beside, rows),
+    )
+
+
+def _failure(reading: Reading, beside: str, rows: Sequence[GpuRow]) -> str:
+    """Give what went wrong beside the document: nvidia-smi's words, or its exit status; "" if a missing GPU did."""
+    failure = find_smi_failure(beside) or find_smi_failure(reading.stderr)
+    if failure is None:
+        return "" if reading.exit_status in (None, 0) else f"exit status {reading.exit_status}"
+    if failure.device is None:
+        return failure.message
+    shown = any(row.pci_address == normalise_pci_address(failure.device) for row in rows)
+    return failure.message if shown else ""
+
+
+def _lost(row: GpuRow) -> bool:
+    return any(value.bare.lower() in _LOST for value in row.leaves.values())
 
 
 def _row(gpu: ElementTree.Element, source: str) -> GpuRow:
@@ -97,12 +129,30 @@ def _row(gpu: ElementTree.Element, source: str) -> GpuRow:
         found = [GpuValue(text) for path in paths if (text := _text(gpu, path)) is not None]
         if found:
             values[name] = next((value for value in found if value.known), found[0])
-    values.setdefault("pci.bus_id", GpuValue(gpu.get("id", "")))
-    for element in (gpu.find("clocks_event_reasons"), gpu.find("clocks_throttle_reasons")):
-        for reason in element if element is not None else ():
-            name = reason.tag.replace("clocks_throttle_reason", "clocks_event_reason")
-            values[name] = GpuValue((reason.text or "").strip())
-    return GpuRow(values, source, _mig_devices(gpu), _processes(gpu))
+    if "pci.bus_id" not in values or not values["pci.bus_id"].known:
+        values["pci.bus_id"] = GpuValue(gpu.get("id", ""))
+    leaves = {path: GpuValue(text) for path, text in _leaves(gpu, source)}
+    return GpuRow(values, source, _mig_devices(gpu), _processes(gpu), leaves)
+
+
+def _leaves(gpu: ElementTree.Element, source: str) -> Iterator[tuple[str, str]]:
+    """Give path and text of everything below a GPU that has no elements of its own."""
+    todo = [(gpu, "")]
+    while todo:
+        element, path = todo.pop()
+        if path.count("/") > _DEEPEST:
+            raise ParseError(source, 0, path, "nested deeper than any document of nvidia-smi's")
+        seen = Counter(child.tag for child in element)
+        place: Counter[str] = Counter()
+        for child in element:
+            place[child.tag] += 1
+            name = f"{child.tag}[{place[child.tag]}]" if seen[child.tag] > 1 else child.tag
+            if not path and child.tag in _LISTS:
+                continue
+            if len(child):
+                todo.append((child, f"{path}{name}/"))
+            else:
+                yield f"{path}{name}", (child.text or "").strip()
 
 
 def _mig_devices(gpu: ElementTree.Element) -> tuple[MigDevice, ...] | None:

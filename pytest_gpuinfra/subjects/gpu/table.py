@@ -73,12 +73,14 @@ class GpuRow:
         source: Command that they come from.
         mig_devices: Shape (n,); None where the source does not tell.
         processes: Shape (n,); None where the source does not tell.
+        leaves: Every value of the XML by its path below <gpu>, the n-th of one name as "name[n]"; {} from a query.
     """
 
     values: Mapping[str, GpuValue]
     source: str
     mig_devices: tuple[MigDevice, ...] | None = None
     processes: tuple[GpuProcess, ...] | None = None
+    leaves: Mapping[str, GpuValue] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> GpuValue:
         """
@@ -152,11 +154,13 @@ class GpuTable:
         rows: In the order of the output, which is PCI order. Shape (n >= 1,).
         driver_version: Version of the driver; None if the source does not tell.
         cuda_version: CUDA version that the driver can do; None if it does not tell (before 410).
+        failure: A failure that nvidia-smi told beside its document, and that no GPU of it explains; "" for none.
     """
 
     rows: tuple[GpuRow, ...]
     driver_version: str | None = field(default=None)
     cuda_version: str | None = field(default=None)
+    failure: str = ""
 
     def __iter__(self) -> Iterator[GpuRow]:
         return iter(self.rows)

@@ -9,15 +9,16 @@ columns of `-m` may be empty, and rows of network cards have no affinities.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.gpu.nvidia_smi import smi_text
+from pytest_gpuinfra.subjects.verdict import Ending, Verdict
 from pytest_gpuinfra.wire import text_lines
 
-P2P_WORDS = {
+_GRANTS = {
     "OK": "granted",
     "CNS": "Chipset not supported",
     "GNS": "GPU not supported",
@@ -27,39 +28,31 @@ P2P_WORDS = {
     "U": "Unknown",
 }
 """Words of the -p2p matrices, and the legend's meaning of each."""
+_UNTOLD = "Unknown"
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LABEL = r"(?:GPU|NIC)\d+|mlx\d+_\w+|(?:ibp|bnxt_re|irdma|hfi1_)\w+"
 _COLUMN = re.compile(rf"CPU Affinity|NUMA Affinity|GPU NUMA ID|{_LABEL}")
 _ROW = re.compile(rf"\s*(?P<label>{_LABEL})(?P<cells>[\s\t].*|$)")
 _COMMAND = re.compile(r"nvidia-smi topo\s+-\w+(?:\s+[a-z]\b)?")
-_LEGEND = re.compile(r"\s*(?P<nic>NIC\d+):\s*(?P<name>\S+)")
+_LEGEND = re.compile(r"\s*NIC\d+:\s*\S+")
 _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 
 
 @dataclass(frozen=True, slots=True)
-class TopologyMatrix:
+class Topology:
     """
     One matrix.
 
     Attributes:
-        kind: "link" for kinds of connection, "p2p" for peer access that the driver grants.
-        columns: Header, in order.
+        kind: "link" for kinds of connection, "p2p" for peer access that the driver grants (it has no affinities).
         cells: Word by (row, column), itself ("X") left out; words kept verbatim.
-        cpu_affinity: Processors by row, as written ("0-31"); rows without one left out.
-        numa_affinity: NUMA node by row, as written; rows without one left out.
+        gpus: GPUs by nvidia-smi's index, "GPU0" first; network cards left out.
     """
 
     kind: str
-    columns: tuple[str, ...]
     cells: Mapping[tuple[str, str], str]
-    cpu_affinity: Mapping[str, str]
-    numa_affinity: Mapping[str, str]
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """GPUs by nvidia-smi's index, "GPU0" first."""
-        return tuple(name for name in self.columns if name.startswith("GPU") and name[3:].isdigit())
+    gpus: tuple[str, ...]
 
     @property
     def gpu_pairs(self) -> Mapping[tuple[str, str], str]:
@@ -67,30 +60,12 @@ class TopologyMatrix:
         return {pair: word for pair, word in self.cells.items() if pair[0] in self.gpus and pair[1] in self.gpus}
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """
-    All matrices of one output.
-
-    Attributes:
-        matrices: In order. Shape (n >= 1,).
-        nics: Device name by NIC label ("NIC0": "mlx5_0"); {} if there is no such legend.
-    """
-
-    matrices: tuple[TopologyMatrix, ...]
-    nics: Mapping[str, str]
-
-    def __iter__(self) -> Iterator[TopologyMatrix]:
-        return iter(self.matrices)
-
-    def of_kind(self, kind: str) -> TopologyMatrix | None:
-        """Give the first matrix of a kind; None if there is none."""
-        return next((matrix for matrix in self.matrices if matrix.kind == kind), None)
-
-
-def parse_topology(reading: Reading) -> Topology:
+def parse_topology(reading: Reading) -> tuple[Topology, ...]:
     """
     Read the output of `nvidia-smi topo -m` or `-p2p`, or of several of them.
+
+    Returns:
+        The matrices, in order. Shape (n >= 1,).
 
     Raises:
         FactUnavailable: nvidia-smi printed a message in place of a matrix.
@@ -98,21 +73,62 @@ def parse_topology(reading: Reading) -> Topology:
     """
     lines = text_lines(_ESCAPE.sub("", smi_text(reading)))
     matrices: list[tuple[tuple[str, ...], list[tuple[int, str, list[str]]]]] = []
-    nics = {}
     for number, line in enumerate(lines, 1):
         header = _header(line)
         if header:
             matrices.append((header, []))
             continue
         row = _ROW.fullmatch(line)
-        legend = _LEGEND.fullmatch(line)
-        if legend:
-            nics[legend["nic"]] = legend["name"]
-        elif row and matrices:
+        if row and matrices and not _LEGEND.fullmatch(line):
             matrices[-1][1].append((number, row["label"], _cells(row["cells"])))
     if not matrices:
         raise ParseError(reading.source, 1, lines[0], "no matrix")
-    return Topology(tuple(_matrix(reading, header, rows) for header, rows in matrices), nics)
+    return tuple(_matrix(reading, header, rows) for header, rows in matrices)
+
+
+def judge_topology(matrices: Sequence[Topology], gpus: int, *, required: bool = False) -> Verdict:
+    """
+    Judge which peer access the driver grants. Kinds of connection alone say nothing about it.
+
+    Args:
+        matrices: What was printed.
+        gpus: GPUs that CUDA is to use.
+        required: Whether every directed pair must have it.
+    """
+    grants = next((matrix for matrix in matrices if matrix.kind == "p2p"), None)
+    shown = max((matrix.gpus for matrix in matrices), key=len, default=())
+    if grants is not None:
+        shown = grants.gpus
+        refused = {pair: word for pair, word in grants.gpu_pairs.items() if word != "OK"}
+        said = ", ".join(
+            f"{src}-{dst} {word} ({_GRANTS.get(word, _UNTOLD)})" for (src, dst), word in sorted(refused.items())[:12]
+        )
+        known = {pair for pair, word in refused.items() if _GRANTS.get(word, _UNTOLD) != _UNTOLD}
+        if known:
+            return _verdict("wrong" if required else "skip", f"not granted: {said}")
+        if refused:
+            return _verdict("error", f"it cannot be told: {said}")
+    if required and len(shown) < gpus:
+        return _verdict("error", f"nvidia-smi topo shows {len(shown)} of {gpus} GPUs")
+    if len(shown) < 2:
+        return _verdict("skip", f"{len(shown)} GPU: no pair to check")
+    if grants is not None:
+        return _verdict("ok", f"all {len(grants.gpu_pairs)} directed pairs granted, which is no proof of a copy")
+    if required:
+        return _verdict("error", "kinds of connection alone do not tell of peer access")
+    kinds = sorted({kind for matrix in matrices for kind in matrix.gpu_pairs.values()})
+    return _verdict("ok", f"{len(shown)} GPUs, connected by {', '.join(kinds)}")
+
+
+def _verdict(ending: Ending, observed: str) -> Verdict:
+    return Verdict(
+        ending=ending,
+        subject="peer access by nvidia-smi topo",
+        observed=observed,
+        expected="granted for every directed pair",
+        why="without it every copy between GPUs is staged through host memory",
+        action="see sockets, switches and the driver in `nvidia-smi topo -m`; GNS is the driver's own choice",
+    )
 
 
 def _header(line: str) -> tuple[str, ...] | None:
@@ -132,22 +148,15 @@ def _cells(text: str) -> list[str]:
     return [cell.strip() for cell in text.lstrip(" ").removeprefix("\t").split("\t")] if "\t" in text else text.split()
 
 
-def _matrix(reading: Reading, header: tuple[str, ...], rows: list[tuple[int, str, list[str]]]) -> TopologyMatrix:
+def _matrix(reading: Reading, header: tuple[str, ...], rows: list[tuple[int, str, list[str]]]) -> Topology:
     labels = [column for column in header if column not in _AFFINITIES]
-    affinities = [column for column in header if column in _AFFINITIES]
     cells: dict[tuple[str, str], str] = {}
-    beside: dict[str, dict[str, str]] = {name: {} for name in _AFFINITIES}
     for number, label, words in rows:
         if len(words) < len(labels):
             raise ParseError(reading.source, number, f"{label} {' '.join(words)}", "a row with too few cells")
-        for column, word in zip(labels, words, strict=False):
-            if column != label:
-                cells[label, column] = word
-        for column, word in zip(affinities, words[len(labels) :], strict=False):
-            if word not in ("", "N/A"):
-                beside[column][label] = word
+        cells |= {(label, column): word for column, word in zip(labels, words, strict=False) if column != label}
     missing = [label for label in labels if label not in {row[1] for row in rows}]
     if missing:
         raise FactUnavailable(reading.source, f"the matrix is cut off: no row of {', '.join(missing)}")
-    kind = "p2p" if not affinities and (not cells or set(cells.values()) <= P2P_WORDS.keys()) else "link"
-    return TopologyMatrix(kind, header, cells, beside["CPU Affinity"], beside["NUMA Affinity"])
+    kind = "link" if len(labels) < len(header) else "p2p"
+    return Topology(kind, cells, tuple(label for label in labels if label.startswith("GPU")))

@@ -17,7 +17,8 @@ from pytest_gpuinfra.subjects.pci.config_space import AcsControl, ConfigSpace, p
 from pytest_gpuinfra.subjects.pci.pci_bar import Bar, parse_bars
 from pytest_gpuinfra.subjects.pci.pci_link import parse_link_speed_gt_s, parse_link_width
 
-_GPU_VENDORS = frozenset({0x10DE, 0x1002, 0x8086})
+NVIDIA = 0x10DE
+_GPU_VENDORS = frozenset({NVIDIA, 0x1002, 0x8086})
 _DEVICES = "/sys/bus/pci/devices"
 _DIRECTORY = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Tree
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ParseError
 from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.pci.function import PciFunction
 
@@ -58,8 +58,27 @@ class PciFunctions:
 
     @property
     def gpus(self) -> tuple[PciFunction, ...]:
-        """GPUs, by address. Shape (n,)."""
-        return tuple(function for function in self.functions if function.is_gpu)
+        """GPUs, by address; those left out that do not tell (`unread`). Shape (n,)."""
+        return tuple(function for function in self.functions if _is_gpu(function))
+
+    @property
+    def unread(self) -> tuple[GpuInfraError, ...]:
+        """Why functions do not tell whether they are GPUs, and GPUs what they are bound to. Shape (n,)."""
+        found = []
+        for function in self.functions:
+            try:
+                _ = function.is_gpu and function.driver
+            except GpuInfraError as error:
+                found.append(error)
+        return tuple(found)
+
+
+def _is_gpu(function: PciFunction) -> bool | None:
+    """Tell whether a function is a GPU; None if it does not tell."""
+    try:
+        return function.is_gpu
+    except GpuInfraError:
+        return None
 
 
 def parse_pci_functions(tree: Tree) -> PciFunctions:

@@ -76,7 +76,6 @@ def reference_host() -> MadeHost:
                 "(dvs-builder@U22-I3-B17-02-5)  Tue Sep 23 09:55:41 UTC 2025\n"
                 "GCC version:  gcc version 14.2.0 (Debian 14.2.0-19)\n"
             ),
-            "/sys/module/nvidia/version": "580.95.05\n",
             "/sys/module/kvm_amd/parameters/sev": "Y\n",
             "/sys/module/kvm_amd/parameters/sev_es": "Y\n",
             "/sys/module/kvm_amd/parameters/sev_snp": "Y\n",
@@ -117,6 +116,10 @@ def reference_host() -> MadeHost:
         answered=serving_answers(),
         commands={
             "nvidia-smi -q -x": smi_xml([bus for bus in _BAR1 if int(bus, 16) < 0x80]),
+            "nvidia-smi topo -m": smi_matrix(
+                4, "NODE", "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID", "\t0-63\t0\t\tN/A"
+            ),
+            "nvidia-smi topo -p2p r": smi_matrix(4, "OK", "\t", "\t", " "),
             _show("gpu-iommu-identity.service"): (
                 "Id=gpu-iommu-identity.service\nLoadState=loaded\nActiveState=inactive\nSubState=dead\n"
                 "UnitFileState=disabled\nResult=success\nNRestarts=0\nActiveEnterTimestampMonotonic=0\n"
@@ -136,6 +139,7 @@ def smi_xml(buses: list[str]) -> str:
     gpus = "".join(
         f"""<gpu id="00000000:{bus.upper()}:00.0">
 <product_name>NVIDIA RTX PRO 6000 Blackwell Workstation Edition</product_name>
+<product_architecture>Blackwell</product_architecture>
 <persistence_mode>Enabled</persistence_mode><compute_mode>Default</compute_mode>
 <mig_mode><current_mig>Disabled</current_mig><pending_mig>Disabled</pending_mig></mig_mode>
 <uuid>GPU-00000000-0000-4000-8000-0000000000{bus}</uuid>
@@ -143,17 +147,33 @@ def smi_xml(buses: list[str]) -> str:
 <pci><pci_bus_id>00000000:{bus.upper()}:00.0</pci_bus_id><pci_gpu_link_info>
 <pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>1</current_link_gen></pcie_gen>
 <link_widths><max_link_width>16x</max_link_width><current_link_width>16x</current_link_width></link_widths>
-</pci_gpu_link_info></pci>
+</pci_gpu_link_info><replay_counter>0</replay_counter></pci>
+<clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>
+<clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>
+<clocks_event_reason_hw_thermal_slowdown>Not Active</clocks_event_reason_hw_thermal_slowdown>
+<clocks_event_reason_hw_power_brake_slowdown>Not Active</clocks_event_reason_hw_power_brake_slowdown>
+</clocks_event_reasons>
 <fb_memory_usage><total>97887 MiB</total><reserved>600 MiB</reserved><used>74210 MiB</used><free>23077 MiB</free>
 </fb_memory_usage>
 <utilization><gpu_util>0 %</gpu_util></utilization>
 <ecc_mode><current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc></ecc_mode>
-<ecc_errors><volatile><sram_uncorrectable_parity>0</sram_uncorrectable_parity>
-<sram_uncorrectable_secded>0</sram_uncorrectable_secded><dram_uncorrectable>0</dram_uncorrectable></volatile></ecc_errors>
-<remapped_rows><remapped_row_pending>No</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>
-</remapped_rows>
+<ecc_errors><volatile><sram_correctable>0</sram_correctable><sram_uncorrectable_parity>0</sram_uncorrectable_parity>
+<sram_uncorrectable_secded>0</sram_uncorrectable_secded><dram_correctable>0</dram_correctable>
+<dram_uncorrectable>0</dram_uncorrectable></volatile><aggregate><sram_correctable>0</sram_correctable>
+<sram_uncorrectable_parity>0</sram_uncorrectable_parity><sram_uncorrectable_secded>0</sram_uncorrectable_secded>
+<dram_correctable>0</dram_correctable><dram_uncorrectable>0</dram_uncorrectable>
+<sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate><channel_repair_pending>No</channel_repair_pending>
+<tpc_repair_pending>No</tpc_repair_pending></ecc_errors>
+<retired_pages><pending_blacklist>N/A</pending_blacklist><pending_retirement>N/A</pending_retirement></retired_pages>
+<remapped_rows><remapped_row_corr>0</remapped_row_corr><remapped_row_unc>0</remapped_row_unc>
+<remapped_row_pending>No</remapped_row_pending><remapped_row_failure>No</remapped_row_failure><row_remapper_histogram>
+<row_remapper_histogram_max>512 bank(s)</row_remapper_histogram_max>
+<row_remapper_histogram_low>0 bank(s)</row_remapper_histogram_low>
+<row_remapper_histogram_none>0 bank(s)</row_remapper_histogram_none></row_remapper_histogram></remapped_rows>
 <temperature><gpu_temp>41 C</gpu_temp></temperature>
-<gpu_power_readings><current_power_limit>600.00 W</current_power_limit></gpu_power_readings>
+<gpu_power_readings><current_power_limit>600.00 W</current_power_limit>
+<default_power_limit>600.00 W</default_power_limit></gpu_power_readings>
+<fabric><state>N/A</state><status>N/A</status><health><summary>N/A</summary></health></fabric>
 </gpu>"""
         for bus in buses
     )
@@ -162,6 +182,14 @@ def smi_xml(buses: list[str]) -> str:
         f"<driver_version>580.95.05</driver_version><cuda_version>13.0</cuda_version>\n"
         f"<attached_gpus>{len(buses)}</attached_gpus>\n{gpus}\n</nvidia_smi_log>\n"
     )
+
+
+def smi_matrix(count: int, word: str, heading: str, beside: str, before: str = "") -> str:
+    """Give what `nvidia-smi topo` prints of GPUs that are all connected alike."""
+    gpus = [f"GPU{number}" for number in range(count)]
+    rows = ("\t".join("X" if one == other else word for other in gpus) for one in gpus)
+    lines = [f"{before}{one}\t{row}{beside}" for one, row in zip(gpus, rows, strict=True)]
+    return "\n".join([f"{before}\t{chr(9).join(gpus)}{heading}", *lines]) + "\n"
 
 
 def _show(unit: str) -> str:
