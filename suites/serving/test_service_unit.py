@@ -5,12 +5,14 @@ from fnmatch import fnmatchcase
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost, explain
+from pytest_gpuinfra.fixtures.host import GpuEvidence
 from pytest_gpuinfra.session.items_service import ExpectedOrder
 from pytest_gpuinfra.subjects.service.journal import UnitJournal
 from pytest_gpuinfra.subjects.service.process import ServiceProcess
 from pytest_gpuinfra.subjects.service.python import PythonStart
 from pytest_gpuinfra.subjects.service.transport import SeenTransport
 from pytest_gpuinfra.subjects.service.unit import UnitState
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 
 def test_service_is_active(gpu_host: GpuHost, gpu_service_state: UnitState) -> None:
@@ -129,6 +131,59 @@ def test_no_error_in_the_services_log(
         expected="none",
         why="the engine met what it did not expect",
         action="read the log around them; name what is harmless in service.allow_log",
+    )
+
+
+def test_engine_admits_no_fallback(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_admissions: Verdict, gpu_evidence: GpuEvidence
+) -> None:
+    """
+    The engine does not admit in its log that it does something slower or less exact than it was asked for.
+
+    Missing scales, untuned kernels, another backend: one line at the start, and the service answers all the same.
+    """
+    gpu_evidence.attach("noted", "\n".join(gpu_service_admissions.warnings) or "nothing")
+
+    assert gpu_service_admissions.ok, explain(
+        f"{gpu_host.alias}: what {gpu_service_state.name} admits in its log",
+        observed=gpu_service_admissions.observed,
+        expected=gpu_service_admissions.expected,
+        why=gpu_service_admissions.why,
+        action=gpu_service_admissions.action,
+    )
+
+
+def test_nccl_of_the_service_is_in_order(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_nccl: Verdict
+) -> None:
+    """
+    NCCL's lines in the service's log tell of no trouble, and of the transport that was asked for.
+
+    A transport is chosen at the start and logged once; what was asked for by a variable may not be what was chosen.
+    """
+    assert gpu_service_nccl.ok, explain(
+        f"{gpu_host.alias}: NCCL of {gpu_service_state.name}",
+        observed=gpu_service_nccl.observed,
+        expected=gpu_service_nccl.expected,
+        why=gpu_service_nccl.why,
+        action=gpu_service_nccl.action,
+    )
+
+
+def test_drafts_in_the_services_log_are_accepted(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_speculation: Verdict
+) -> None:
+    """
+    Where the service's log counts speculation, drafts are accepted.
+
+    It tells of the users' own requests, which no request of ours repeats.
+    """
+    assert gpu_service_speculation.ok, explain(
+        f"{gpu_host.alias}: speculation in {gpu_service_state.name}",
+        observed=gpu_service_speculation.observed,
+        expected=gpu_service_speculation.expected,
+        why=gpu_service_speculation.why,
+        action=gpu_service_speculation.action,
     )
 
 

@@ -38,6 +38,8 @@ SUITES = ("test_container_state.py", "test_service_unit.py", "test_service_drift
 NOTHING = {"e": "EACCES: Permission denied"}
 SERVED = "--tp 4 --mem-fraction-static 0.75 --speculative-algorithm NEXTN --port 30000"
 RULE = "test_container_may_open_the_device_node[*]"
+ADMITS = "test_engine_admits_no_fallback[]"
+OF_THE_LOG = (ADMITS, "test_nccl_of_the_service_is_in_order[]", "test_drafts_in_the_services_log_are_accepted[]")
 VARIABLE = "test_variable_is_in_effect_in_every_process"
 
 
@@ -84,6 +86,19 @@ def _logs(message: str, priority: str = "6") -> Change:
         answers["service"][""]["journal"]["t"] += "\n" + line
 
     return change
+
+
+def _messages(change: Callable[[list[str]], list[str]]) -> Change:
+    def changed(answers: Answers) -> None:
+        lines = [json.loads(line)["message"] for line in answers["service"][""]["journal"]["t"].split("\n")]
+        rows = [json.dumps({"message": line, "priority": "6", "pid": "412"}) for line in change(lines)]
+        answers["service"][""]["journal"] = said("\n".join(rows))
+
+    return changed
+
+
+_log_begins_late = _messages(lambda lines: lines[1:])
+_nccl_is_short = _messages(lambda lines: [line.partition(" : ")[0] for line in lines])
 
 
 def _unit_text(old: str, new: str, changed_s: float = -86400.0) -> Change:
@@ -223,6 +238,34 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
         ["test_service_was_not_killed_for_memory[]"],
     ),
     "traceback": (_logs("Traceback (most recent call last):"), ["test_no_error_in_the_services_log[]"]),
+    "scales missing": (
+        _logs("WARNING 06-01 10:00:00 [kv_cache.py:107] Using uncalibrated q_scale 1.0 with fp8 attention."),
+        [ADMITS],
+    ),
+    "another backend": (_logs("INFO Cannot use FlashAttention-2 backend for FP8 KV cache."), [ADMITS]),
+    "a fallback that nobody listed": (
+        _logs("(Worker_TP3 pid=9) WARNING [x.py:1] Kernels for sm_120 are missing, falling back to slow ones"),
+        [ADMITS],
+    ),
+    "a harm that nobody listed": (
+        _logs("WARNING weights were quantised twice; this can lead to lower quality answers"),
+        [ADMITS],
+    ),
+    "NCCL over P2P": (
+        _logs("node-a:500:500 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"),
+        ["test_nccl_of_the_service_is_in_order[]"],
+    ),
+    "NCCL warns": (
+        _logs("node-a:500:500 [0] transport/shm.cc:590 (shmImport) NCCL WARN Cuda failure 217 'no peers'"),
+        ["test_nccl_of_the_service_is_in_order[]", "test_no_error_in_the_services_log[]"],
+    ),
+    "no draft accepted": (
+        _logs(
+            "INFO 08-05 [metrics.py:100] SpecDecoding metrics: Mean acceptance length: 1.00, Accepted throughput: 0.00 "
+            "tokens/s, Accepted: 0 tokens, Drafted: 495 tokens, Avg Draft acceptance rate: 0.0%"
+        ),
+        ["test_drafts_in_the_services_log_are_accepted[]"],
+    ),
     "another engine": (
         lambda answers: [
             answers["service"].__setitem__(name, process(int(name.split()[1]), 412, ["vllm::x"], block(BY_UNIT), []))
@@ -406,12 +449,26 @@ UNREADABLE: dict[str, tuple[Change, list[str]]] = {
     "no systemd-analyze": (_set("service", "", "verify", to=NOTHING), ["test_unit_file_verifies[]"]),
     "journal unreadable": (
         _set("service", "", "journal", to=said("", 1, "No journal files were opened due to insufficient permissions.")),
-        ["test_service_was_not_killed_for_memory[]", "test_no_error_in_the_services_log[]"],
+        [
+            "test_service_was_not_killed_for_memory[]",
+            "test_no_error_in_the_services_log[]",
+            *OF_THE_LOG,
+        ],
     ),
     "journal empty": (
         _set("service", "", "journal", to=said("")),
-        ["test_service_was_not_killed_for_memory[]", "test_no_error_in_the_services_log[]"],
+        [
+            "test_service_was_not_killed_for_memory[]",
+            "test_no_error_in_the_services_log[]",
+            *OF_THE_LOG,
+        ],
     ),
+    "journal begins late": (_log_begins_late, [ADMITS]),
+    "a line that is true or false": (
+        _logs("WARNING Using FP8 KV cache but no scaling factors provided. Defaulting to scaling factors of 1.0."),
+        [ADMITS],
+    ),
+    "NCCL names no transport": (_nccl_is_short, ["test_nccl_of_the_service_is_in_order[]"]),
     "engine of another name": (
         lambda answers: (
             [answers["service"].pop(name) for name in list(answers["service"]) if name.startswith("process 5")]

@@ -18,7 +18,6 @@ AWAITING = {
     "endpoint.judge_answers: judge_body judge_streamed",
     "endpoint.judge_readiness: judge_health",
     "endpoint.refusals: judge_error_bodies judge_context_fit",
-    "endpoint.speculation_logs: parse_llamacpp_log parse_vllm_v0_log interval parse_benchmark",
     "endpoint.stream: parse_stream read_lines",
     "subjects.gpu.driver: parse_module_version",
     "subjects.gpu.driver_parameters: judge_driver_parameters judge_driver_version",
@@ -29,8 +28,6 @@ AWAITING = {
     "subjects.pci.acs: bridges_above judge_acs",
     "subjects.pci.link_judge: judge_link",
     "subjects.service.unit_settings: judge_unit_properties judge_unit_file judge_unreadable_unit",
-    "subjects.transfers.collective_log: judge_nccl_log judge_engine_allreduce",
-    "subjects.transfers.nccl_log: NcclWarning NcclLog parse_nccl_log",
     "subjects.transfers.peer_access: PeerAccess parse_peer_access",
     "subjects.transfers.peer_capability: judge_topology judge_peer_access",
 }

@@ -204,8 +204,8 @@ EDGE = "h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via "
     ("verdict", "ending"),
     [
         (nccl(EDGE + "SHM/direct/direct"), "ok"),
-        (nccl(EDGE + "SHM/direct/direct", peer_access=True), "wrong"),
-        (nccl(EDGE + "P2P/CUMEM", peer_access=True), "ok"),
+        (nccl(EDGE + "SHM/direct/direct", direct=True), "wrong"),
+        (nccl(EDGE + "P2P/CUMEM", direct=True), "ok"),
         (nccl(EDGE + "P2P/CUMEM", timed_out=True), "wrong"),
         (nccl("h:1:2 [0] NCCL INFO Channel 00/02 : 0 1"), "error"),
         (nccl(EDGE + "P2P/IPC\nh:1:2 [0] x.cc:1 NCCL WARN trouble"), "wrong"),

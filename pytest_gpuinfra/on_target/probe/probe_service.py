@@ -7,7 +7,8 @@ One thing leads to the next (the unit names its files, its control group holds t
 Request: {"kind": "service", "unit": str, "properties": "Id,...", "names": [variable or "PREFIX*", ...],
           "opened": [beginning of a path, or "*PART" for one that holds PART, ...]}
 Answer, by entry:
-    ""                  show (systemctl show), verify, journal (since the unit's last start; one JSON object a line),
+    ""                  show (systemctl show), verify, journal (since the unit's last start; one JSON object a line; its
+                        last 4000 lines), startup (its first MiB, where there is more),
                         manager (systemctl show-environment, by the list of names), paths (UnitPath), clock,
                         processes (how many there are; the answer holds the first 1024)
     "file PATH"         text (masked), stat: the unit file and every drop-in that systemd names
@@ -56,6 +57,7 @@ PROCESSES_MAX = 1024
 OPENED_MAX = 16384
 MAPS_MAX = 1 << 26
 JOURNAL_LINES = 4000
+STARTUP_MAX = 1 << 20
 STARTUP = """
 import json, os, sys
 found = {}
@@ -86,7 +88,7 @@ def answer_service(request, answers):
         "verify": lambda: run_command(
             ["systemd-analyze", "verify", "--man=no", one(shown, "FragmentPath") or unit], 1 << 16, 20.0, True
         ),
-        "journal": lambda: read_journal(unit, one(shown, "InvocationID")),
+        "journal": lambda: read_journals(unit, one(shown, "InvocationID"), first),
         "manager": lambda: manager_environment(names),
     }
     threads = []
@@ -160,16 +162,26 @@ def manager_environment(names):
     return answer
 
 
-def read_journal(unit, invocation):
+def read_journals(unit, invocation, first):
+    """Give the end of a unit's log since its start; where that is not all of it, its beginning goes into `first`."""
+    answer = read_journal(unit, invocation, ["-n", str(JOURNAL_LINES)], 1 << 22)
+    if answer.get("t", "").count("\n") + 1 >= JOURNAL_LINES:
+        first["startup"] = read_journal(unit, invocation, [], STARTUP_MAX)
+    return answer
+
+
+def read_journal(unit, invocation, more, limit):
     fields = "--output-fields=MESSAGE,PRIORITY,_PID,SYSLOG_IDENTIFIER"
-    argv = ["journalctl", "-q", "-a", "--no-pager", "-o", "json", fields, "-n", str(JOURNAL_LINES)]
+    argv = ["journalctl", "-q", "-a", "--no-pager", "-o", "json", fields, *more]
     if invocation:
         argv += ["_SYSTEMD_INVOCATION_ID=" + invocation, "+", "INVOCATION_ID=" + invocation]
     else:
         argv += ["-b", "-u", unit]
-    answer = run_command(argv, 1 << 22, 20.0)
+    answer = run_command(argv, limit, 20.0)
     if "t" not in answer:
         return answer
+    if not more and answer.pop("cut", 0):
+        answer["x"] = 0  # it was ended by us, with what is wanted of it
     kept = []
     for line in answer["t"].split("\n"):
         try:

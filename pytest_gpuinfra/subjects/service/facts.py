@@ -80,8 +80,15 @@ class ServiceFacts:
 
     @cached_property
     def journal(self) -> UnitJournal:
-        """Its log since its last start."""
+        """The end of its log since its last start, 4000 lines at most."""
         return parse_unit_journal(self._one("", "journal"))
+
+    @cached_property
+    def log(self) -> UnitJournal:
+        """Its log since its last start: the first megabyte and the last 4000 lines."""
+        if "startup" not in self._node(""):  # that is all of it
+            return self.journal
+        return self.journal.after(parse_unit_journal(self._one("", "startup")))
 
     @cached_property
     def complaints(self) -> tuple[str, ...]:

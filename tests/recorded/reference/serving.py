@@ -151,7 +151,19 @@ def service_answer() -> dict[str, Any]:
         "InactiveEnterTimestampMonotonic": "0",
         "ConditionResult": "yes",
     }
-    log = ("Started sglang-qwen.service - SGLang.", "Load weight end.", "The server is fired up and ready to roll!")
+    log = (
+        "Started sglang-qwen.service - SGLang.",
+        "Using default HuggingFace chat template with detected content format: openai",
+        *(
+            f"node-a:{500 + rank}:{500 + rank} [{rank}] NCCL INFO Channel 00 : {rank}[{rank}] -> {(rank + 1) % 4}"
+            f"[{(rank + 1) % 4}] via SHM/direct/direct"
+            for rank in range(4)
+        ),
+        "Load weight end.",
+        "The server is fired up and ready to roll!",
+        "[2026-11-29 12:00:00 TP0] Decode batch, #running-req: 1, #token: 83, token usage: 0.00, accept len: 2.71, "
+        "accept rate: 0.85, cuda graph: True, gen throughput (token/s): 152.54, #queue-req: 0",
+    )
     shared = [f"/dev/shm/nccl-{number:06d}" for number in range(28)]
     ranks = {
         f"process {500 + rank}": process(
