@@ -19,7 +19,19 @@ from typing import Any, TypeAlias
 from tests.cases.case import UNREAD
 from tests.cases.convert_endpoint import ENDPOINT_TOPICS
 from tests.cases.convert_gpu import GPU_TOPICS
-from tests.cases.convert_parts import GPU, Entry, Hosts, blocks, find, full_address, item, listed, reference, said
+from tests.cases.convert_parts import (
+    GPU,
+    SERVED,
+    Entry,
+    Hosts,
+    blocks,
+    find,
+    full_address,
+    item,
+    listed,
+    reference,
+    said,
+)
 from tests.cases.lspci import functions_of_lspci
 
 Converter: TypeAlias = Callable[[str, Entry], Hosts]
@@ -192,21 +204,39 @@ _RUNNING = {
 def systemd(text: str, entry: Entry) -> Hosts:
     """Put what `systemctl show` printed into the service's answer."""
     if re.search(r"^\[[A-Z]\w+\]$", text, re.MULTILINE):
-        return UNREAD + ": what a unit file with its drop-ins amounts to"
+        return [_unit_files(text)]
     shown = find(blocks(text), "systemctl show")
     text = shown.text if shown else text
     if not re.search(r"^\w+=", text, re.MULTILINE):
         reading = {"t": "", "x": 1, "s": text}
     elif "Environment=" in text and "ActiveState" not in text:
-        return UNREAD + ": words of Environment= that systemd drops"
+        return [_unit_files(f"[Service]\nExecStart=/usr/bin/serve\n{text}")]
     else:
         values = dict(row.partition("=")[::2] for row in text.splitlines() if "=" in row)
         values = {**_RUNNING, **values, "Id": _RUNNING["Id"]}
         reading = said("".join(f"{name}={value}\n" for name, value in values.items()))
-    spec = {"container": "pct:129", "service": "sglang-qwen"}
     readings = [["service", "", "show", reading]]
     items = [item("service_is_active"), *([item("no_reload_is_pending")] if "NeedDaemonReload" in text else [])]
-    return [reference(items, {}, readings=readings, more=spec)]
+    return [reference(items, {}, readings=readings, more=SERVED)]
+
+
+_HEADING = re.compile(r"^# (/\S+)\n", re.MULTILINE)
+
+
+def _unit_files(text: str) -> dict[str, Any]:
+    """Put what `systemctl cat` printed, or one file, where the unit's files are read; the first is the unit's own."""
+    unit = "/etc/systemd/system/sglang-qwen.service"
+    _, *parts = _HEADING.split(text) if _HEADING.search(text) else ("", unit, text)
+    texts = dict(zip((unit, *parts[2::2]), parts[1::2], strict=True))
+    shown = "".join(f"{name}={value}\n" for name, value in {**_RUNNING, "DropInPaths": " ".join([*texts][1:])}.items())
+    readings: list[list[Any]] = [["service", "", "show", said(shown)]]
+    for path, content in texts.items():
+        stat = json.dumps({"mtime": 1.0, "size": len(content)})
+        readings += [
+            ["service", f"file {path}", "text", {"t": content}],
+            ["service", f"file {path}", "stat", {"t": stat}],
+        ]
+    return reference([item("settings_of_the_unit_are_in_effect")], {}, readings=readings, more=SERVED)
 
 
 _MOUNTED = re.compile(r"(?:^dev\d+:\s*|lxc\.mount\.entry\s*[:=]\s*)/dev/(nvidia[\w-]*)", re.MULTILINE)

@@ -27,7 +27,6 @@ AWAITING = {
     "subjects.kernel_log.sort: GPU_DRIVERS SortedFaults sort_faults judge_kernel_log",
     "subjects.pci.acs: bridges_above judge_acs",
     "subjects.pci.link_judge: judge_link",
-    "subjects.service.unit_settings: judge_unit_properties judge_unit_file judge_unreadable_unit",
     "subjects.transfers.peer_access: PeerAccess parse_peer_access",
     "subjects.transfers.peer_capability: judge_topology judge_peer_access",
 }

@@ -150,6 +150,10 @@ def service_answer() -> dict[str, Any]:
         "ExecMainStartTimestampMonotonic": started,
         "InactiveEnterTimestampMonotonic": "0",
         "ConditionResult": "yes",
+        "WantedBy": "multi-user.target",
+        "RequiredBy": "",
+        "TriggeredBy": "",
+        "FreezerState": "running",
     }
     log = (
         "Started sglang-qwen.service - SGLang.",
@@ -183,9 +187,14 @@ def service_answer() -> dict[str, Any]:
             "verify": said(""),
             "journal": said("\n".join(json.dumps({"message": m, "priority": "6", "pid": "412"}) for m in log)),
             "manager": said(""),
+            "pulled": said("default.target\n  multi-user.target\n    ssh.service\n    sglang-qwen.service\n"),
+            "starts": said(started),
             "paths": said("UnitPath=/etc/systemd/system /run/systemd/system /usr/lib/systemd/system\n"),
         },
         f"file {UNIT}": file((HERE / "deploy/sglang-qwen.service").read_text(encoding="utf-8")),
+        "program /usr/bin/python3": {"stat": data(mtime=NOW - 9e6, ctime=NOW - 8e6)},
+        "nccl /root/.nccl.conf": {"text": GONE, "stat": GONE},
+        "nccl /etc/nccl.conf": {"text": {"t": "NCCL_SOCKET_IFNAME=eth0"}, "stat": data(mtime=NOW - 9e6)},
         "environment /etc/environment": {"text": {"t": ""}, "stat": data(mtime=NOW - 9e6)},
         "process 412": process(412, 1, ARGV.split(), block(main), [], started_s=STARTED_S),
         "process 455": process(
