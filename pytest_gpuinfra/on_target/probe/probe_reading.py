@@ -81,7 +81,6 @@ def read_stat(path):
             "gid": found.st_gid,
             "size": found.st_size,
             "mtime": found.st_mtime,
-            "ctime": found.st_ctime,
             "major": os.major(found.st_rdev),
             "minor": os.minor(found.st_rdev),
         }

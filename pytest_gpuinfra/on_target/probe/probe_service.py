@@ -161,7 +161,7 @@ def read_files(unit, shown, names, paths):
 def read_beside(shown, main, names):
     """Give (entry, node) of what the unit's command runs, and of what NCCL reads beside the environment."""
     for path in programs_of(shown.get("ExecStart", [])):
-        yield "program " + path, {"stat": read_stat(path)}
+        yield "program " + path, {"stat": read_change(path)}
     try:
         home = pwd.getpwuid(os.stat("/proc/%d" % main).st_uid).pw_dir if main else ""
     except (OSError, KeyError):
@@ -174,17 +174,28 @@ def read_beside(shown, main, names):
             yield "nccl " + path, {"text": read_assignments(path, names, 1 << 18), "stat": read_stat(path)}
 
 
+def read_change(path):
+    """Give when a file's text, and when the file at this path, was last changed: a copy may keep an old mtime."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return refused(error)
+    return {"t": json.dumps({"mtime": found.st_mtime, "ctime": found.st_ctime}, sort_keys=True)}
+
+
 def programs_of(commands):
-    """Give the programs of a unit's commands, and the scripts among their arguments."""
+    """Give the programs of a unit's commands, and the files among their arguments that are not an option's value."""
     found = []
     for command in commands:
         match = re.match(r"\{ path=(.*?) ; argv\[\]=(.*?) ; ", command)
-        for place, word in enumerate([match.group(1), *match.group(2).split()] if match else []):
+        words = [match.group(1), *match.group(2).split()] if match else []
+        for place, word in enumerate(words):
             try:
                 mode = os.stat(word).st_mode if os.path.isabs(word) else 0
             except (OSError, ValueError):
                 mode = 0
-            if word not in found and (place == 0 or (stat.S_ISREG(mode) and (mode & 0o111 or SCRIPT.search(word)))):
+            alone = place == 0 or not words[place - 1].startswith("-")
+            if stat.S_ISREG(mode) and word not in found and (alone or mode & 0o111 or SCRIPT.search(word)):
                 found.append(word)
     return found[:PROGRAMS]
 
