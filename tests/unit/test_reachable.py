@@ -25,7 +25,6 @@ AWAITING = {
     "subjects.kernel_log.log: parse_kernel_text",
     "subjects.kernel_log.severity: root_xid",
     "subjects.kernel_log.sort: GPU_DRIVERS SortedFaults sort_faults judge_kernel_log",
-    "subjects.pci.acs: bridges_above judge_acs",
     "subjects.pci.link_judge: judge_link",
     "subjects.transfers.peer_access: PeerAccess parse_peer_access",
     "subjects.transfers.peer_capability: judge_topology judge_peer_access",

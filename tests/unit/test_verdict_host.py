@@ -126,12 +126,6 @@ def test_only_redirects_in_the_control_register_count(bridges: list[PciFunction]
     assert (verdict.ending, bool(verdict.warnings)) == (ending, warned), verdict
 
 
-def test_without_a_need_for_peers_a_redirect_is_told() -> None:
-    verdict = judge_acs([bridge(0x1D)], peer_access=False)
-
-    assert (verdict.ending, len(verdict.warnings)) == ("ok", 1)
-
-
 def test_the_bridges_above_are_those_of_the_path() -> None:
     path = "../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0"
     functions = parse_pci_functions({"0000:00:01.0": {}, "0000:00:02.0": {}, GPU: {".": Reading(".", path)}})
