@@ -23,7 +23,8 @@ from pytest_gpuinfra.subjects.gpu.smi_query import SMI_FIELDS
 SERVICE_PROPERTIES = (
     "Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts,MainPID,ControlGroup,InvocationID,"
     "FragmentPath,DropInPaths,NeedDaemonReload,ExecStart,Environment,EnvironmentFiles,After,Before,User,Type,"
-    "ActiveEnterTimestampMonotonic,InactiveEnterTimestampMonotonic,ExecMainStartTimestampMonotonic,ConditionResult"
+    "ActiveEnterTimestampMonotonic,InactiveEnterTimestampMonotonic,ExecMainStartTimestampMonotonic,ConditionResult,"
+    "WantedBy,RequiredBy,UpheldBy,TriggeredBy,FreezerState"
 )
 OPENED = ("/dev/shm/", "/dev/nvidia", "*/libnccl.so")
 _SMI = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader")

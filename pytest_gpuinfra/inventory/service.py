@@ -124,7 +124,9 @@ class ServiceExpectation(_Model):
     python: str | None = Field(None, description="Python of its processes, a glob of the interpreter's path")
     ranks: int | None = Field(None, ge=1, description="processes that hold a GPU each")
     transport: Literal["SHM", "not SHM"] | None = Field(None, description="what its ranks are seen to use right now")
-    allow_log: tuple[str, ...] = Field((), description="regular expressions of lines in its log that are no error")
+    allow_log: tuple[str, ...] = Field(
+        (), description="regular expressions of lines in its log that are no error and no fallback"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> ServiceExpectation:

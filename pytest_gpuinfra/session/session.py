@@ -126,9 +126,7 @@ class Session:
             }
             for outcome in self.outcomes.values()
         ]
-        return Recording(
-            hosts, results, self.started_at, plugin, exit_status=self.exit_status, narrowed=self.narrowed
-        )
+        return Recording(hosts, results, self.started_at, plugin, exit_status=self.exit_status, narrowed=self.narrowed)
 
     @property
     def key_variables(self) -> set[str]:

@@ -5,12 +5,15 @@ from fnmatch import fnmatchcase
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost, explain
+from pytest_gpuinfra.fixtures.host import GpuEvidence
 from pytest_gpuinfra.session.items_service import ExpectedOrder
 from pytest_gpuinfra.subjects.service.journal import UnitJournal
 from pytest_gpuinfra.subjects.service.process import ServiceProcess
 from pytest_gpuinfra.subjects.service.python import PythonStart
+from pytest_gpuinfra.subjects.service.starts import StartTimes
 from pytest_gpuinfra.subjects.service.transport import SeenTransport
 from pytest_gpuinfra.subjects.service.unit import UnitState
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 
 @pytest.mark.gpu_judges("service")
@@ -20,12 +23,17 @@ def test_service_is_active(gpu_host: GpuHost, gpu_service_state: UnitState) -> N
 
     Activating is not active: a unit that restarts again and again is activating most of the time.
     """
-    assert (gpu_service_state.active_state, gpu_service_state.sub_state) == ("active", "running"), explain(
-        f"{gpu_host.alias}: {gpu_service_state.name}",
-        observed=f"{gpu_service_state}; result {gpu_service_state.values.get('Result', '?')}",
-        expected="active (running)",
-        why="nothing answers requests",
-        action=f"journalctl -u {gpu_service_state.name} where it runs; correct the cause, then start it",
+    state = gpu_service_state
+    masked = state.load_state == "masked"
+
+    assert (state.load_state, state.active_state, state.sub_state) == ("loaded", "active", "running"), explain(
+        f"{gpu_host.alias}: {state.name}",
+        observed=f"{state}; result {state.values.get('Result', '?')}",
+        expected="loaded, active (running)",
+        why="nothing answers requests, or nothing will after the next restart",
+        action=f"systemctl unmask {state.name}, then start it"
+        if masked
+        else f"journalctl -u {state.name} where it runs; correct the cause, then start it",
     )
 
 
@@ -36,32 +44,103 @@ def test_service_starts_at_boot(gpu_host: GpuHost, gpu_service_state: UnitState,
 
     A unit that was started by hand and never enabled is gone after the next reboot.
     """
-    observed = gpu_service_state.unit_file_state in ("enabled", "enabled-runtime", "alias", "indirect")
+    unmask = f"systemctl unmask {gpu_service_state.name}; " if gpu_service_state.load_state == "masked" else ""
 
-    assert observed == gpu_expect.service.enabled, explain(
+    assert gpu_service_state.enabled == gpu_expect.service.enabled, explain(
         f"{gpu_host.alias}: start of {gpu_service_state.name} at boot",
         observed=gpu_service_state.unit_file_state or "no unit file",
         expected="enabled" if gpu_expect.service.enabled else "not enabled",
         why="after a reboot nothing serves, or something serves that must not",
-        action=f"systemctl {'enable' if gpu_expect.service.enabled else 'disable'} {gpu_service_state.name}",
+        action=f"{unmask}systemctl {'enable' if gpu_expect.service.enabled else 'disable'} {gpu_service_state.name}",
+    )
+
+
+@pytest.mark.gpu_expects("service.enabled")
+def test_service_is_pulled_in_at_boot(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_pulled_in: bool, gpu_expect: Expectation
+) -> None:
+    """
+    The target that the system boots into starts the service, or does not, as declared.
+
+    An enabled unit that is wanted by another target than that one stays down after a reboot.
+    """
+    wanted = " ".join(gpu_service_state.values.get(key, "") for key in ("WantedBy", "RequiredBy")).strip()
+
+    assert gpu_service_pulled_in == gpu_expect.service.enabled, explain(
+        f"{gpu_host.alias}: start of {gpu_service_state.name} by the default target",
+        observed=f"{'' if gpu_service_pulled_in else 'not '}pulled in; wanted by {wanted or 'nothing'}",
+        expected="pulled in" if gpu_expect.service.enabled else "not pulled in",
+        why="after a reboot nothing serves, or something serves that must not",
+        action="compare WantedBy= in [Install] with `systemctl get-default`, correct one, and enable it anew",
     )
 
 
 @pytest.mark.gpu_expects("service.restarts_max")
 def test_service_was_not_restarted_by_systemd(
-    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_expect: Expectation
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_restarts: int, gpu_expect: Expectation
 ) -> None:
     """
     systemd did not have to restart the service more often than declared.
 
     A service that fails and comes back answers most health checks, and drops requests each time.
     """
-    assert (gpu_service_state.restarts or 0) <= gpu_expect.service.restarts_max, explain(
+    assert gpu_service_restarts <= gpu_expect.service.restarts_max, explain(
         f"{gpu_host.alias}: restarts of {gpu_service_state.name}",
-        observed=f"{gpu_service_state.restarts} since it was last started by hand; now {gpu_service_state.sub_state}",
+        observed=f"{gpu_service_restarts} since it was last started by hand; now {gpu_service_state.sub_state}",
         expected=f"{gpu_expect.service.restarts_max} at most",
         why="it flaps: each failure drops the requests in flight and loads the model again",
         action=f"journalctl -u {gpu_service_state.name}: what ended the runs before this one",
+    )
+
+
+def test_service_is_not_started_again_and_again(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_starts: StartTimes
+) -> None:
+    """
+    Nothing starts the service anew every few seconds or minutes.
+
+    Of a timer or a script that does, systemd counts no restart.
+    """
+    assert gpu_service_starts.loop_s is None, explain(
+        f"{gpu_host.alias}: starts of {gpu_service_state.name}",
+        observed=f"one every {gpu_service_starts.loop_s:.0f} s; {gpu_service_starts}",
+        expected="no start that follows the one before in a short while, again and again",
+        why="each start drops the requests in flight and loads the model again",
+        action=f"find what starts it: systemctl list-timers; journalctl -u {gpu_service_state.name}",
+    )
+
+
+def test_no_process_of_the_service_is_stopped(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_stopped: tuple[str, ...]
+) -> None:
+    """
+    Every process of the service runs: none is stopped, traced or frozen.
+
+    A stopped rank holds its GPU, and every request waits for it for ever.
+    """
+    assert gpu_service_stopped == (), explain(
+        f"{gpu_host.alias}: processes of {gpu_service_state.name}",
+        observed="; ".join(gpu_service_stopped),
+        expected="none stopped",
+        why="the others wait for it in the next collective, and /health may still answer",
+        action="let it go on (kill -CONT, systemctl thaw), and find who stopped it",
+    )
+
+
+def test_settings_of_the_unit_are_in_effect(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_settings: Verdict
+) -> None:
+    """
+    The unit's files amount to one command, and no word of its environment is dropped.
+
+    systemd passes over a word of Environment= that is no assignment, and starts the service without it.
+    """
+    assert gpu_service_settings.ok, explain(
+        f"{gpu_host.alias}: files of {gpu_service_state.name}",
+        observed=gpu_service_settings.observed,
+        expected=gpu_service_settings.expected,
+        why=gpu_service_settings.why,
+        action=gpu_service_settings.action,
     )
 
 
@@ -131,6 +210,59 @@ def test_no_error_in_the_services_log(
         expected="none",
         why="the engine met what it did not expect",
         action="read the log around them; name what is harmless in service.allow_log",
+    )
+
+
+def test_engine_admits_no_fallback(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_admissions: Verdict, gpu_evidence: GpuEvidence
+) -> None:
+    """
+    The engine does not admit in its log that it does something slower or less exact than it was asked for.
+
+    Missing scales, untuned kernels, another backend: one line at the start, and the service answers all the same.
+    """
+    gpu_evidence.attach("noted", "\n".join(gpu_service_admissions.warnings) or "nothing")
+
+    assert gpu_service_admissions.ok, explain(
+        f"{gpu_host.alias}: what {gpu_service_state.name} admits in its log",
+        observed=gpu_service_admissions.observed,
+        expected=gpu_service_admissions.expected,
+        why=gpu_service_admissions.why,
+        action=gpu_service_admissions.action,
+    )
+
+
+def test_nccl_of_the_service_is_in_order(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_nccl: Verdict
+) -> None:
+    """
+    NCCL's lines in the service's log tell of no trouble, and of the transport that was asked for.
+
+    A transport is chosen at the start and logged once; what was asked for by a variable may not be what was chosen.
+    """
+    assert gpu_service_nccl.ok, explain(
+        f"{gpu_host.alias}: NCCL of {gpu_service_state.name}",
+        observed=gpu_service_nccl.observed,
+        expected=gpu_service_nccl.expected,
+        why=gpu_service_nccl.why,
+        action=gpu_service_nccl.action,
+    )
+
+
+def test_drafts_in_the_services_log_are_accepted(
+    gpu_host: GpuHost, gpu_service_state: UnitState, gpu_service_speculation: Verdict
+) -> None:
+    """
+    Where the service's log counts speculation, drafts are accepted.
+
+    It tells of the users' own requests, which no request of ours repeats.
+    """
+    assert gpu_service_speculation.ok, explain(
+        f"{gpu_host.alias}: speculation in {gpu_service_state.name}",
+        observed=gpu_service_speculation.observed,
+        expected=gpu_service_speculation.expected,
+        why=gpu_service_speculation.why,
+        action=gpu_service_speculation.action,
     )
 
 

@@ -19,7 +19,19 @@ from typing import Any, TypeAlias
 from tests.cases.case import UNREAD
 from tests.cases.convert_endpoint import ENDPOINT_TOPICS
 from tests.cases.convert_gpu import GPU_TOPICS
-from tests.cases.convert_parts import GPU, Entry, Hosts, blocks, find, full_address, item, listed, reference, said
+from tests.cases.convert_parts import (
+    GPU,
+    SERVED,
+    Entry,
+    Hosts,
+    blocks,
+    find,
+    full_address,
+    item,
+    listed,
+    reference,
+    said,
+)
 from tests.cases.lspci import functions_of_lspci
 
 Converter: TypeAlias = Callable[[str, Entry], Hosts]
@@ -68,7 +80,6 @@ _MEMBER = re.compile(r"\S*/iommu_groups/(?P<group>\d+)/devices/(?P<device>[0-9a-
 _COUNT = re.compile(r"\s*\d+\s+(?P<word>[A-Za-z-]+)")
 _GROUP = re.compile(r"iommu_groups/(?P<group>\d+|\*)/(?P<what>type|devices)")
 _EMPTY = re.compile(r"(?:ls|find) /sys/(?:kernel/iommu_groups|class/iommu)/?(?: \| wc -l)?$")
-_OFF = re.compile(r"(?:^|\s)(?:(?:amd|intel)_iommu=off|iommu=(?:off|soft))\b")
 _LOG = re.compile(r"^\[\s*\d+\.\d+\]|\biommu: |AMD-Vi: |DMAR: ", re.MULTILINE)
 
 
@@ -106,10 +117,16 @@ def iommu_mode(text: str, entry: Entry) -> Hosts:
         return [_groups(types, members)]
     if line is None:
         return UNREAD + ": the kernel's boot messages about the IOMMU's mode" if log else UNREAD
-    if _OFF.search(line) is None:
-        expect = {"kernel_command_line": {"has": ["iommu=pt"]}}
-        return [reference([item("kernel_command_line_has_the_parameter")], expect, readings=[_cmdline(line)])]
-    return UNREAD + ": a command line by which the IOMMU may be off"
+    return [_without_types(line)]
+
+
+def _without_types(line: str) -> dict[str, Any]:
+    """Give a host whose kernel shows no group types, and whose log says nothing of the IOMMU: the line is left."""
+    log = ["kernel_log", "", "kmsg", {"t": "5,0,0,-;Linux version 5.4.0\n"}]
+    functions = {GPU: {"group": "40", "group_type": None}}
+    expect = {"devices": [{"pci": [GPU], "driver": "nvidia", "group_type": "identity"}]}
+    items = [item("iommu_group_type_is_the_expected_one")]
+    return reference(items, expect, functions=functions, readings=[_cmdline(line), log])
 
 
 def _cmdline(line: str) -> list[Any]:
@@ -135,8 +152,8 @@ def lspci(text: str, entry: Entry) -> Hosts:
     """Make the sysfs files of the functions; the user expects of a link what the card can do, or what the case says."""
     functions = functions_of_lspci(text)
     gpus = [a for a, texts in functions.items() if texts["class"].startswith("0x03") and texts["current_link_width"]]
-    if not gpus or entry.get("requires") == "peer access":
-        return UNREAD + ": access control (ACS) of the bridges"
+    if not gpus or entry.get("requires") == "peer access" or "ACSCtl:" in text:
+        return _access_control(text, functions)
     expects = _EXPECTS.search(entry.get("reason", ""))
     first = functions[gpus[0]]
     width = int(expects["width"]) if expects else int(first["max_link_width"] or first["current_link_width"])
@@ -149,6 +166,24 @@ def lspci(text: str, entry: Entry) -> Hosts:
         device["link_speed_gt_s"] = speed
         items.append(item("link_is_capable_of_the_expected_speed"))
     return [reference(items, {"devices": [device]}, functions=functions)]
+
+
+def _access_control(text: str, functions: dict[str, dict[str, Any]]) -> Hosts:
+    """Give a host whose GPUs must reach each other, below bridges with these registers."""
+    if not functions:
+        rows = [row.strip() for row in text.splitlines() if "ACSCtl:" in row]
+        ports = [f"00:{number:02x}.0 PCI bridge: Broadcom\n\t{row}\n" for number, row in enumerate(rows, 1)]
+        functions = functions_of_lspci("".join([*ports, "01:00.0 VGA compatible controller: NVIDIA Corporation\n"]))
+    gpus = [address for address, texts in functions.items() if texts["class"].startswith("0x03")]
+    if not gpus:
+        return UNREAD + ": bridges without a GPU"
+    for address in gpus:
+        if functions[address]["config"] == bytes(64).hex() and functions[address]["."].count("/") < 6:
+            port = "0000:00:01.0"  # whoever may not see the GPU's capabilities may not see its bridges'
+            functions[address]["."] = f"../../../devices/pci0000:00/{port}/{address}"
+            functions[port] = {**functions[address], "class": "0x060400", ".": f"../../../devices/pci0000:00/{port}"}
+    expect = {"peer_access": "correct", "devices": [{"pci": gpus, "driver": "nvidia"}]}
+    return [reference([item("no_bridge_above_redirects_peers")], expect, functions=functions)]
 
 
 def driver_params(text: str, entry: Entry) -> Hosts:
@@ -187,24 +222,43 @@ _RUNNING = {
 def systemd(text: str, entry: Entry) -> Hosts:
     """Put what `systemctl show` printed into the service's answer."""
     if re.search(r"^\[[A-Z]\w+\]$", text, re.MULTILINE):
-        return UNREAD + ": what a unit file with its drop-ins amounts to"
+        return [_unit_files(text)]
     shown = find(blocks(text), "systemctl show")
     text = shown.text if shown else text
     if not re.search(r"^\w+=", text, re.MULTILINE):
         reading = {"t": "", "x": 1, "s": text}
     elif "Environment=" in text and "ActiveState" not in text:
-        return UNREAD + ": words of Environment= that systemd drops"
+        return [_unit_files(f"[Service]\nExecStart=/usr/bin/serve\n{text}")]
     else:
         values = dict(row.partition("=")[::2] for row in text.splitlines() if "=" in row)
         values = {**_RUNNING, **values, "Id": _RUNNING["Id"]}
         reading = said("".join(f"{name}={value}\n" for name, value in values.items()))
-    spec = {"container": "pct:129", "service": "sglang-qwen"}
     readings = [["service", "", "show", reading]]
     items = [item("service_is_active"), *([item("no_reload_is_pending")] if "NeedDaemonReload" in text else [])]
-    return [reference(items, {}, readings=readings, more=spec)]
+    return [reference(items, {}, readings=readings, more=SERVED)]
+
+
+_HEADING = re.compile(r"^# (/\S+)\n", re.MULTILINE)
+
+
+def _unit_files(text: str) -> dict[str, Any]:
+    """Put what `systemctl cat` printed, or one file, where the unit's files are read; the first is the unit's own."""
+    unit = "/etc/systemd/system/sglang-qwen.service"
+    _, *parts = _HEADING.split(text) if _HEADING.search(text) else ("", unit, text)
+    texts = dict(zip((unit, *parts[2::2]), parts[1::2], strict=True))
+    shown = "".join(f"{name}={value}\n" for name, value in {**_RUNNING, "DropInPaths": " ".join([*texts][1:])}.items())
+    readings: list[list[Any]] = [["service", "", "show", said(shown)]]
+    for path, content in texts.items():
+        stat = json.dumps({"mtime": 1.0, "size": len(content)})
+        readings += [
+            ["service", f"file {path}", "text", {"t": content}],
+            ["service", f"file {path}", "stat", {"t": stat}],
+        ]
+    return reference([item("settings_of_the_unit_are_in_effect")], {}, readings=readings, more=SERVED)
 
 
 _MOUNTED = re.compile(r"(?:^dev\d+:\s*|lxc\.mount\.entry\s*[:=]\s*)/dev/(nvidia[\w-]*)", re.MULTILINE)
+_SETTING = re.compile(r"^(?:[a-z]+\d*|lxc\.[\w.]+)\s*[:=]\s.*$", re.MULTILINE)
 _NODE = re.compile(r"c[rwx-]+ .*?\s(?P<major>\d+),\s*(?P<minor>\d+) .*?/dev/(?P<name>nvidia[\w-]*)$", re.MULTILINE)
 
 
@@ -246,8 +300,15 @@ def _nodes(mounted: list[str], text: str, spec: dict[str, Any], expect: dict[str
         readings.append(["inside_dev", name, ".", {"t": json.dumps(stat)} if kept else None])
     table = f"Character devices:\n195 nvidia\n195 nvidiactl\n{uvm} nvidia-uvm\n\nBlock devices:\n  8 sd\n"
     readings.append(["host_majors", "", "devices", {"t": table}])
-    names = ("container_has_the_device_node", "device_node_has_its_drivers_major", "container_has_the_node_of_its_gpu")
-    items = [f"test_{name}[*{node}]" for name in names[:2] for node in ("nvidiactl", "nvidia-uvm")] + [item(names[2])]
+    if config := _SETTING.findall(text):
+        readings.append(["container", "", "config", said("".join(f"{row}\n" for row in config))])
+    names = (
+        "container_has_the_device_node",
+        "device_node_has_its_drivers_major",
+        "container_may_open_the_device_node",
+        "container_has_the_node_of_its_gpu",
+    )
+    items = [f"test_{name}[*{node}]" for name in names[:-1] for node in ("nvidiactl", "nvidia-uvm")] + [item(names[-1])]
     return reference(items, expect, readings=readings, more=spec)
 
 
@@ -295,7 +356,8 @@ def convert(entry: Entry, folder: Path) -> dict[str, Any]:
     kept = {name: entry[name] for name in ("id", "topic", "verdict") if name in entry}
     kept |= {"reason": entry.get("reason", ""), "parsed": entry.get("parsed") or {}}
     if entry["verdict"] == "fail":
-        kept["words"] = words(kept["parsed"])
+        told = {name: value for name, value in kept["parsed"].items() if name != "width" or "ACSCtl:" not in text}
+        kept["words"] = words(told)
     return {**kept, "unread": hosts, "input": text} if isinstance(hosts, str) else {**kept, "hosts": hosts}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from tests.cases.case import UNREAD
-from tests.cases.convert_parts import Entry, Hosts, item, reference, said
+from tests.cases.convert_parts import Entry, Hosts, item, logged, reference, said
 
 # nvidia-smi's --query-gpu fields and where `-q -x` has them (nvsmi_device_v13.dtd).
 _XML = {
@@ -205,9 +205,16 @@ def _copied(src: int, dst: int, values: int, wrong: int, *, zeroed: bool) -> dic
     return _pair(src, dst, **found)
 
 
+_KILLED = re.compile(r"^\(.*killed after.*\)$", re.MULTILINE)
+
+
 def nccl_log(text: str, entry: Entry) -> Hosts:
-    """Read by nothing: the program reads the log of its own ranks, on the target."""
-    return UNREAD + ": a log of NCCL or of an engine's all-reduce"
+    """Put the text into the log of a service that was told to log NCCL, on a host whose GPUs must reach each other."""
+    if "Custom allreduce" in text and "NCCL" not in text:
+        return [logged(text, [item("engine_admits_no_fallback")])]
+    text = _KILLED.sub("sglang-qwen.service: start operation timed out. Terminating.", text)
+    expect = {"peer_access": "correct", "service": {"environment": {"NCCL_DEBUG": "INFO"}}}
+    return [logged(text, [item("nccl_of_the_service_is_in_order")], expect)]
 
 
 GPU_TOPICS: Mapping[str, Callable[[str, Entry], Hosts]] = {

@@ -74,6 +74,17 @@ def reference(items: list[str], expect: Mapping[str, Any], **parts: Any) -> dict
     return {"base": "reference", "spec": spec, "items": items, **parts}
 
 
+SERVED = {"container": "pct:129", "service": "sglang-qwen"}
+"""Container and service of the reference recording."""
+
+
+def logged(text: str, items: list[str], expect: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Give the reference host with a text as its service's log, behind the line that systemd writes at a start."""
+    lines = ["Started sglang-qwen.service - SGLang.", *text.splitlines()]
+    rows = [json.dumps({"message": line, "priority": "6", "pid": "412"}) for line in lines]
+    return reference(items, expect or {}, readings=[["service", "", "journal", said("\n".join(rows))]], more=SERVED)
+
+
 def listed(folder: Path) -> list[dict[str, Any]]:
     """Give a folder's entries."""
     entries: list[dict[str, Any]] = json.loads((folder / "cases.json").read_text(encoding="utf-8"))

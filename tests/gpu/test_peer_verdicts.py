@@ -241,7 +241,7 @@ WRONG = "# Out of bounds values : 3 FAILED"
         (f"{EDGE}\n{WRONG}", {}, "wrong", "3 wrong values in the result"),
         (EDGE, {"timed_out": True}, "wrong", "it did not come to an end; its last line"),
         (NODES, {}, "error", "no line names a transport"),
-        (f"{NODES}\n{EDGE}", {"peer_access": True}, "wrong", "not direct inside the host: 0-1 SHM"),
+        (f"{NODES}\n{EDGE}", {"direct": True}, "wrong", "not direct inside the host: 0-1 SHM"),
     ],
 )
 def test_log_of_a_collective(text, options, ending, words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuinfra.capture.capture import Capture
 from pytest_gpuinfra.inventory.inventory import read_inventory
 from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
 from tests.plugin.conftest import REFERENCE, Judged, judge_recording
@@ -104,6 +106,12 @@ def _unit(name: str, **values: str) -> Callable[[MadeHost], None]:
         host.commands = commands
 
     return change
+
+
+def _cut_unit(host: MadeHost) -> None:
+    """Leave of one unit's properties what stands before the state of its file."""
+    texts = {line: text.partition("UnitFileState=")[0] for line, text in host.commands.items() if "identity" in line}
+    host.commands = {**host.commands, **texts}
 
 
 def _smi(old: str, new: str) -> Callable[[MadeHost], None]:
@@ -218,6 +226,15 @@ WRONG: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
             "test_module_parameter_has_the_expected_value[kvm_amd.sev_snp]",
         ],
     ),
+    "SNP off by the kernel's own word": (
+        lambda host: setattr(host, "kmsg", [*host.kmsg, (6, 8.42, "kvm_amd: SEV-SNP unusable (ASIDs 1 - 99)")]),
+        ["test_confidential_computing_is_in_the_expected_state[]"],
+    ),
+    "no way to the security processor": (
+        _file("/dev/sev", None),
+        ["test_confidential_computing_is_in_the_expected_state[]"],
+    ),
+    "one group strict": (_type(40, "DMA"), [f"test_iommu_group_type_is_the_expected_one[{GPU}]"]),
     "identity unit enabled": (
         _unit("gpu-iommu-identity.service", UnitFileState="enabled"),
         ["test_unit_is_in_the_expected_state[gpu-iommu-identity.service]"],
@@ -345,13 +362,16 @@ UNREADABLE: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
     "log begins late": (_late_log, ["test_no_", "test_gpu_initialised_", "test_every_error_"]),
     "log is empty": (
         lambda host: setattr(host, "kmsg", []),
-        ["test_no_", "test_gpu_initialised_", "test_every_error_"],
+        ["test_no_", "test_gpu_initialised_", "test_every_error_", "test_confidential_"],
     ),
-    "group type of an old kernel": (_type(40, ""), ["test_iommu_group_type_"]),
+    "group type is empty": (_type(40, ""), ["test_iommu_group_type_"]),
+    "group type of no kernel": (_type(40, "DMA_FQ?"), ["test_iommu_group_type_"]),
+    "group without a domain": (_type(40, "unknown"), ["test_iommu_group_type_"]),
     "NUMA node is no number": (
         lambda host: setattr(host, "functions", [_odd_numa(f) for f in host.functions]),
         ["test_numa_node_"],
     ),
+    "state of a unit is cut": (_cut_unit, ["test_unit_is_"]),
     "systemctl prints nothing": (
         lambda host: setattr(
             host, "commands", {line: text if "smi" in line else "" for line, text in host.commands.items()}
@@ -376,6 +396,9 @@ def alias(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
+PEERS = {"peers-redirected": 0x1D, "peers-direct": 0x01, "peers-unseen": 0x1D}
+
+
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     """Judge every made host by the reference inventory and our own suites, in one run."""
@@ -387,6 +410,41 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
         change(hosts[alias(name)])
     declared = spec.model_dump(mode="json", exclude_defaults=True)
     recorded = {name: RecordedHost(declared, host.capture(name, spec.expect)) for name, host in hosts.items()}
+    needing = {**declared, "expect": {**declared["expect"], "peer_access": "correct"}}
+    for name, control in PEERS.items():
+        host = healthy()
+        host.functions = [
+            dataclasses.replace(one, acs_control=control) if one.driver == "pcieport" else one for one in host.functions
+        ]
+        recorded[name] = RecordedHost(needing, _seen_by(host.capture(name, spec.expect), root=name != "peers-unseen"))
     directory = tmp_path_factory.mktemp("judged")
     write_recording(directory / "made.json", Recording(recorded))
     return judge_recording(directory, "made.json", "-k", "not peer_copies and not all_reduce and not endpoint")
+
+
+def _seen_by(capture: Capture, *, root: bool) -> Capture:
+    """Cut the configuration spaces off where the kernel does for an account other than root."""
+    answers = copy.deepcopy(dict(capture.answers))
+    for node in () if root else answers["pci_detail"].values():
+        node["config"]["t"] = node["config"]["t"][:128]
+    return dataclasses.replace(capture, answers=answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"), [("peers-redirected", "failed"), ("peers-direct", "passed"), ("peers-unseen", "error")]
+)
+def test_bridges_above_are_judged_where_peers_are_needed(name: str, ending: str, judged: Judged) -> None:
+    """What the register says decides, and whoever may not read it does not pass; a GPU of a guest is left out."""
+    outcomes = judged.of_host(name)
+    of_peers = {item: end for item, end in outcomes.outcomes.items() if "redirects_peers" in item}
+    ended = {item for item, end in of_peers.items() if end == ending}
+    assert len(ended) == 4, outcomes.messages
+    assert {end for item, end in of_peers.items() if item not in ended} == {"skipped"}
+    assert {end for item, end in judged.of_host("healthy").outcomes.items() if "redirects_peers" in item} == {"skipped"}
+
+
+def test_two_types_that_both_translate_are_told_apart_by_what_they_cost(judged: Judged) -> None:
+    """DMA in place of DMA-FQ says nothing of whether copies are translated."""
+    message = judged.of_host(alias("one group strict")).messages[f"test_iommu_group_type_is_the_expected_one[{GPU}]"]
+    assert "both translate" in message
+    assert "iommu.strict" in message

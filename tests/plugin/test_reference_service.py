@@ -18,6 +18,7 @@ from tests.recorded.reference.compose import reference_host
 from tests.recorded.reference.serving import (
     BY_SITE,
     BY_UNIT,
+    CONFIG,
     NOW,
     STARTED_S,
     UNIT,
@@ -36,6 +37,18 @@ Change: TypeAlias = Callable[[Answers], None]
 SUITES = ("test_container_state.py", "test_service_unit.py", "test_service_drift.py")
 NOTHING = {"e": "EACCES: Permission denied"}
 SERVED = "--tp 4 --mem-fraction-static 0.75 --speculative-algorithm NEXTN --port 30000"
+RULE = "test_container_may_open_the_device_node[*]"
+ADMITS = "test_engine_admits_no_fallback[]"
+OF_THE_LOG = (ADMITS, "test_nccl_of_the_service_is_in_order[]", "test_drafts_in_the_services_log_are_accepted[]")
+OF_SHOW = (
+    "test_service_starts_at_boot[]",
+    "test_service_was_not_restarted_by_systemd[]",
+    "test_service_is_ordered[*]",
+    "test_settings_of_the_unit_are_in_effect[]",
+    "test_unit_file_verifies[]",
+    "test_locked_memory_limit_is_high_enough[]",
+    "test_open_file_limit_is_high_enough[]",
+)
 VARIABLE = "test_variable_is_in_effect_in_every_process"
 
 
@@ -80,6 +93,48 @@ def _logs(message: str, priority: str = "6") -> Change:
     def change(answers: Answers) -> None:
         line = json.dumps({"message": message, "priority": priority, "pid": "500"})
         answers["service"][""]["journal"]["t"] += "\n" + line
+
+    return change
+
+
+def _messages(change: Callable[[list[str]], list[str]]) -> Change:
+    def changed(answers: Answers) -> None:
+        lines = [json.loads(line)["message"] for line in answers["service"][""]["journal"]["t"].split("\n")]
+        rows = [json.dumps({"message": line, "priority": "6", "pid": "412"}) for line in change(lines)]
+        answers["service"][""]["journal"] = said("\n".join(rows))
+
+    return changed
+
+
+_log_begins_late = _messages(lambda lines: lines[1:])
+_nccl_is_short = _messages(lambda lines: [line.partition(" : ")[0] for line in lines])
+
+
+def _shows_not(*names: str) -> Change:
+    def change(answers: Answers) -> None:
+        show = answers["service"][""]["show"]
+        rows = [row for row in show["t"].split("\n") if row.partition("=")[0] not in names]
+        show["t"] = "\n".join(rows)
+
+    return change
+
+
+def _show_cut(answers: Answers) -> None:
+    """Leave what stands before the end of SubState's line."""
+    show = answers["service"][""]["show"]
+    before, line, _ = show["t"].partition("SubState=running\n")
+    show["t"] = before + line
+
+
+def _starts(ago_s: float, every_s: float, *, runs: int) -> Change:
+    times = [str(round((UP_S - ago_s - every_s * run) * 1e6)) for run in range(runs, -1, -1)]
+    return _set("service", "", "starts", to=said("\n".join(times)))
+
+
+def _state(entry: str, letter: str) -> Change:
+    def change(answers: Answers) -> None:
+        reading = answers["service"][entry]["stat"]
+        reading["t"] = reading["t"].replace(") S ", f") {letter} ")
 
     return change
 
@@ -129,7 +184,7 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
         ["test_container_runs[]"],
     ),
     "container does not start at boot": (
-        _set("container", "", "config", to=said("hostname: serve\n")),
+        _set("container", "", "config", to=said(CONFIG.replace("onboot: 1", "onboot: 0"))),
         ["test_container_starts_at_boot[]"],
     ),
     "container restarted": (
@@ -143,6 +198,10 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
     "uvm of another major": (
         _set("inside_dev", "nvidia-uvm", to=device(511, 0)),
         ["test_device_node_has_its_drivers_major[/dev/nvidia-uvm]"],
+    ),
+    "rule by an old number": (
+        _set("container", "", "config", to=said(CONFIG.replace("c 508:*", "c 509:*"))),
+        [f"test_container_may_open_the_device_node[/dev/{name}]" for name in ("nvidia-uvm", "nvidia-uvm-tools")],
     ),
     "node of a GPU missing": (
         _without("inside_dev", "nvidia3"),
@@ -201,7 +260,61 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
         _shows(ActiveState="activating", SubState="auto-restart", NRestarts="7"),
         ["test_service_is_active[]", "test_service_was_not_restarted_by_systemd[]"],
     ),
+    "masked": (
+        _shows(LoadState="masked", UnitFileState="masked"),
+        ["test_service_is_active[]", "test_service_starts_at_boot[]"],
+    ),
+    "loaded no more": (_shows(LoadState="bad-setting"), ["test_service_is_active[]"]),
     "not enabled": (_shows(UnitFileState="disabled"), ["test_service_starts_at_boot[]"]),
+    "wanted by another target": (
+        _all(
+            _shows(WantedBy="graphical.target"),
+            _set("service", "", "pulled", to=said("default.target\n  multi-user.target\n    ssh.service\n")),
+        ),
+        ["test_service_is_pulled_in_at_boot[]"],
+    ),
+    "started every 8 s": (
+        _starts(3, 8, runs=9),
+        ["test_service_is_not_started_again_and_again[]"],
+    ),
+    "started every 5 min": (
+        _starts(99, 301, runs=3),
+        ["test_service_is_not_started_again_and_again[]"],
+    ),
+    "a rank is stopped": (_state("process 502", "T"), ["test_no_process_of_the_service_is_stopped[]"]),
+    "a rank is held by a debugger": (_state("process 502", "t"), ["test_no_process_of_the_service_is_stopped[]"]),
+    "the unit is frozen": (_shows(FreezerState="frozen"), ["test_no_process_of_the_service_is_stopped[]"]),
+    "a rank is a zombie": (_state("process 503", "Z"), ["test_every_rank_runs[]"]),
+    "nccl.conf sets what must not be": (
+        _set("service", "nccl /etc/nccl.conf", "text", to={"t": "NCCL_P2P_LEVEL=SYS"}),
+        [f"{VARIABLE}[NCCL_P2P_LEVEL]"],
+    ),
+    "nccl.conf changed": (
+        _set("service", "nccl /root/.nccl.conf", to=file("NCCL_DEBUG=INFO", LATE)),
+        ["test_running_process_is_newer_than_its_files[]"],
+    ),
+    "script replaced": (
+        lambda answers: answers["service"].__setitem__(
+            "program /opt/serve/run.sh", {"stat": data(mtime=NOW - 9e6, ctime=NOW - UP_S + LATE)}
+        ),
+        ["test_running_process_is_newer_than_its_files[]"],
+    ),
+    "Python upgraded": (
+        _set("service", "process 412", "exe", to={"t": "/usr/bin/python3.12 (deleted)"}),
+        ["test_running_process_is_newer_than_its_files[]"],
+    ),
+    "a word is dropped": (
+        _unit_text("Environment=NCCL_PROTO=LL\n", "Environment=NCCL_PROTO=LL --fast\n"),
+        ["test_settings_of_the_unit_are_in_effect[]", "test_unit_file_equals_the_users_copy[]"],
+    ),
+    "a quote is open": (
+        _unit_text("Environment=NCCL_PROTO=LL\n", 'Environment=NCCL_PROTO=LL "A=b\n'),
+        ["test_settings_of_the_unit_are_in_effect[]", "test_unit_file_equals_the_users_copy[]"],
+    ),
+    "two commands": (
+        _unit_text("Environment=NCCL_PROTO=LL\n", "Environment=NCCL_PROTO=LL\nExecStart=/bin/true\n"),
+        ["test_settings_of_the_unit_are_in_effect[]", "test_unit_file_equals_the_users_copy[]"],
+    ),
     "not ordered": (
         _shows(After="sysinit.target"),
         ["test_service_is_ordered[after-network-online.target]"],
@@ -217,6 +330,34 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
         ["test_service_was_not_killed_for_memory[]"],
     ),
     "traceback": (_logs("Traceback (most recent call last):"), ["test_no_error_in_the_services_log[]"]),
+    "scales missing": (
+        _logs("WARNING 06-01 10:00:00 [kv_cache.py:107] Using uncalibrated q_scale 1.0 with fp8 attention."),
+        [ADMITS],
+    ),
+    "another backend": (_logs("INFO Cannot use FlashAttention-2 backend for FP8 KV cache."), [ADMITS]),
+    "a fallback that nobody listed": (
+        _logs("(Worker_TP3 pid=9) WARNING [x.py:1] Kernels for sm_120 are missing, falling back to slow ones"),
+        [ADMITS],
+    ),
+    "a harm that nobody listed": (
+        _logs("WARNING weights were quantised twice; this can lead to lower quality answers"),
+        [ADMITS],
+    ),
+    "NCCL over P2P": (
+        _logs("node-a:500:500 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"),
+        ["test_nccl_of_the_service_is_in_order[]"],
+    ),
+    "NCCL warns": (
+        _logs("node-a:500:500 [0] transport/shm.cc:590 (shmImport) NCCL WARN Cuda failure 217 'no peers'"),
+        ["test_nccl_of_the_service_is_in_order[]", "test_no_error_in_the_services_log[]"],
+    ),
+    "no draft accepted": (
+        _logs(
+            "INFO 08-05 [metrics.py:100] SpecDecoding metrics: Mean acceptance length: 1.00, Accepted throughput: 0.00 "
+            "tokens/s, Accepted: 0 tokens, Drafted: 495 tokens, Avg Draft acceptance rate: 0.0%"
+        ),
+        ["test_drafts_in_the_services_log_are_accepted[]"],
+    ),
     "another engine": (
         lambda answers: [
             answers["service"].__setitem__(name, process(int(name.split()[1]), 412, ["vllm::x"], block(BY_UNIT), []))
@@ -315,11 +456,21 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
 UNREADABLE: dict[str, tuple[Change, list[str]]] = {
     "no pct": (
         _set("container", "", to={"state": {"e": "ENOENT: No such file"}, "config": {"e": "ENOENT: No such file"}}),
-        ["test_container_runs[]", "test_container_starts_at_boot[]"],
+        ["test_container_runs[]", "test_container_starts_at_boot[]", RULE],
     ),
     "configuration locked": (
         _set("container", "", "config", to=said("", 2, "can't lock file")),
-        ["test_container_starts_at_boot[]"],
+        ["test_container_starts_at_boot[]", RULE],
+    ),
+    "configuration N/A": (
+        _set("container", "", "config", to=said("N/A\n")),
+        ["test_container_starts_at_boot[]", RULE],
+    ),
+    "rule in a file that nobody read": (
+        _set(
+            "container", "", "config", to=said(CONFIG.replace("devices.allow: c 508", "x: c 508") + "lxc.include: /x")
+        ),
+        ["test_container_may_open_the_device_node[*]"],
     ),
     "container not entered": (
         lambda answers: (
@@ -334,13 +485,15 @@ UNREADABLE: dict[str, tuple[Change, list[str]]] = {
     ),
     "nodes unreadable": (
         _set("inside_dev", "nvidia0", to={".": NOTHING}),
-        ["test_container_has_the_device_node[*]", "test_device_node_has_[*]", "test_container_has_the_node_[*]"],
+        ["test_container_has_the_device_node[*]", "test_device_node_has_[*]", "test_container_has_the_node_[*]", RULE],
     ),
     "uvm not loaded": (
         _set("host_majors", "", "devices", to={"t": "Character devices:\n195 nvidia\n\nBlock devices:\n"}),
         [
             "test_device_node_has_its_drivers_major[/dev/nvidia-uvm]",
             "test_device_node_has_its_drivers_major[/dev/nvidia-uvm-tools]",
+            "test_container_may_open_the_device_node[/dev/nvidia-uvm]",
+            "test_container_may_open_the_device_node[/dev/nvidia-uvm-tools]",
         ],
     ),
     "GPU not known to the driver": (
@@ -386,14 +539,63 @@ UNREADABLE: dict[str, tuple[Change, list[str]]] = {
     ),
     "systemctl says nothing": (_set("service", "", "show", to=said("")), ["service", "drift"]),
     "no systemd-analyze": (_set("service", "", "verify", to=NOTHING), ["test_unit_file_verifies[]"]),
+    "systemd-analyze is not found": (
+        _set("service", "", "verify", to=said("", 127, "sh: 1: systemd-analyze: not found\n")),
+        ["test_unit_file_verifies[]"],
+    ),
+    "systemd-analyze has no bus": (
+        _set("service", "", "verify", to=said("", 1, "Failed to connect to bus: No such file or directory\n")),
+        ["test_unit_file_verifies[]"],
+    ),
+    "systemd-analyze dies": (_set("service", "", "verify", to=said("", -11, "")), ["test_unit_file_verifies[]"]),
+    "show is cut": (_show_cut, [*OF_SHOW, f"{VARIABLE}[*]", "test_argument_is_in_effect[*]", "drift-of-files"]),
+    "show without NRestarts": (_shows_not("NRestarts"), ["test_service_was_not_restarted_by_systemd[]"]),
+    "default target unknown": (
+        _set("service", "", "pulled", to=said("", 1, "Failed to connect to bus")),
+        ["test_service_is_pulled_in_at_boot[]"],
+    ),
+    "starts unreadable": (
+        _set("service", "", "starts", to=said("", 1, "No journal files were found.")),
+        ["test_service_is_not_started_again_and_again[]"],
+    ),
+    "a state that no kernel has": (_state("process 502", "Q"), ["test_no_process_of_the_service_is_stopped[]"]),
+    "program of the main process unreadable": (
+        _set("service", "process 412", "exe", to=NOTHING),
+        [f"{VARIABLE}[*]"],
+    ),
+    "nccl.conf unreadable": (
+        _set("service", "nccl /etc/nccl.conf", "text", to=NOTHING),
+        [f"{VARIABLE}[NCCL_P2P_LEVEL]"],
+    ),
+    "sitecustomize not seen": (
+        lambda answers: answers["service"].__setitem__(
+            "python",
+            {"startup": data(**{**json.loads(answers["service"]["python"]["startup"]["t"]), "times": {}})},
+        ),
+        ["test_running_process_is_newer_than_its_files[]"],
+    ),
     "journal unreadable": (
         _set("service", "", "journal", to=said("", 1, "No journal files were opened due to insufficient permissions.")),
-        ["test_service_was_not_killed_for_memory[]", "test_no_error_in_the_services_log[]"],
+        [
+            "test_service_was_not_killed_for_memory[]",
+            "test_no_error_in_the_services_log[]",
+            *OF_THE_LOG,
+        ],
     ),
     "journal empty": (
         _set("service", "", "journal", to=said("")),
-        ["test_service_was_not_killed_for_memory[]", "test_no_error_in_the_services_log[]"],
+        [
+            "test_service_was_not_killed_for_memory[]",
+            "test_no_error_in_the_services_log[]",
+            *OF_THE_LOG,
+        ],
     ),
+    "journal begins late": (_log_begins_late, [ADMITS]),
+    "a line that is true or false": (
+        _logs("WARNING Using FP8 KV cache but no scaling factors provided. Defaulting to scaling factors of 1.0."),
+        [ADMITS],
+    ),
+    "NCCL names no transport": (_nccl_is_short, ["test_nccl_of_the_service_is_in_order[]"]),
     "engine of another name": (
         lambda answers: (
             [answers["service"].pop(name) for name in list(answers["service"]) if name.startswith("process 5")]
@@ -423,7 +625,11 @@ UNREADABLE: dict[str, tuple[Change, list[str]]] = {
     ),
     "Python does not start": (
         _set("service", "python", "startup", to={"e": "exit status 1: No module named 'encodings'"}),
-        ["test_python_is_the_expected_one[]", *(f"{VARIABLE}[{name}]" for name in (*BY_SITE, "NCCL_P2P_LEVEL"))],
+        [
+            "test_python_is_the_expected_one[]",
+            "test_running_process_is_newer_than_its_files[]",
+            *(f"{VARIABLE}[{name}]" for name in (*BY_SITE, "NCCL_P2P_LEVEL")),
+        ],
     ),
     "open files unreadable": (
         _set("service", "process 501", "opened", to=NOTHING),
@@ -438,7 +644,7 @@ UNREADABLE: dict[str, tuple[Change, list[str]]] = {
     ),
     "unit file unreadable": (
         _set("service", f"file {UNIT}", "text", to=NOTHING),
-        ["drift-of-files", f"{VARIABLE}[*]", "test_unit_file_verifies[]"],
+        ["drift-of-files", f"{VARIABLE}[*]", "test_unit_file_verifies[]", "test_settings_of_the_unit_are_in_effect[]"],
     ),
     "environments unreadable": (
         lambda answers: (
@@ -460,6 +666,8 @@ UNREADABLE: dict[str, tuple[Change, list[str]]] = {
         ["test_argument_is_in_effect[*]", f"{VARIABLE}[*]"],
     ),
 }
+
+RENAMED = (("renamed-service", "service", "vllm.service"), ("renamed-container", "container", "pct:130"))
 
 DRIFT_OF_FILES = (
     "test_unit_file_equals_the_users_copy",
@@ -499,6 +707,8 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     host = reference_host()
     right = host.capture("right", spec.expect)
     recorded = {"right": RecordedHost(declared, right)}
+    for name, key, other in RENAMED:
+        recorded[name] = RecordedHost({**declared, key: other}, type(right)(**{**vars(right), "alias": name}))
     for name, (change, _) in {**WRONG, **UNREADABLE}.items():
         answers = copy.deepcopy(dict(right.answers))
         change(answers)
@@ -526,6 +736,15 @@ def test_every_check_is_seen_failing_and_unreadable(judged: Judged) -> None:
     assert tests - unreadable == set()
 
 
+HIDDEN_BY_A_MASK = sorted(
+    [
+        *(f"{name}[]" for name in DRIFT_OF_FILES),
+        "test_settings_of_the_unit_are_in_effect[]",
+        "test_unit_file_verifies[]",
+    ]
+)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_check_fails_for_its_fault_and_for_no_other(name: str, judged: Judged) -> None:
     """Each check is seen failing on an answer that is wrong in just this, and says so alone."""
@@ -534,10 +753,14 @@ def test_check_fails_for_its_fault_and_for_no_other(name: str, judged: Judged) -
     assert outcomes.ended("failed") == sorted(WRONG[name][1]), shown
     hidden = {
         "node of a GPU missing": [],
-        "uvm tools missing": ["test_device_node_has_its_drivers_major[/dev/nvidia-uvm-tools]"],
+        "uvm tools missing": [
+            "test_container_may_open_the_device_node[/dev/nvidia-uvm-tools]",
+            "test_device_node_has_its_drivers_major[/dev/nvidia-uvm-tools]",
+        ],
         "sitecustomize changed": [],
         "one rank less": [],
         "another engine": ["test_ranks_use_the_expected_transport[]"],
+        "masked": HIDDEN_BY_A_MASK,
     }
     assert outcomes.ended("error") == hidden.get(name, []), shown
 
@@ -558,6 +781,35 @@ def test_unreadable_source_is_error_and_never_pass(name: str, judged: Judged) ->
     assert errors
     assert [one for one in errors if not is_of(one, UNREADABLE[name][1], files)] == [], shown
     assert [p for p in UNREADABLE[name][1] if not any(is_of(one, [p], files) for one in errors)] == [], shown
+
+
+@pytest.mark.parametrize(("name", "key", "other"), RENAMED)
+def test_recording_of_another_name_is_error(name: str, key: str, other: str, judged: Judged) -> None:
+    """What was seen of one unit, or in one container, is not seen of another."""
+    outcomes = judged.of_host(name)
+    of_the_host = ("test_no_unit_has_failed[host]",)
+
+    assert [item for item in outcomes.ended("passed") if _is_about(item, key)] == []
+    assert [item for item in outcomes.ended("failed") if item not in of_the_host] == []
+    assert any(other in outcomes.messages[item] for item in outcomes.ended("error"))
+
+
+def _is_about(item: str, key: str) -> bool:
+    """Tell whether an item is about the service, or about anything in the container."""
+    if item == "test_no_unit_has_failed[host]":
+        return False
+    inside = (
+        "container",
+        "device_node",
+        "driver_",
+        "gpus_have",
+        "shared_memory",
+        "path_is",
+        "files_of",
+        "disk",
+        "[conta",
+    )
+    return key == "container" or not any(word in item for word in inside)
 
 
 def test_message_of_a_drift_is_a_unified_diff(judged: Judged) -> None:

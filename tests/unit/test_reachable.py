@@ -18,18 +18,7 @@ AWAITING = {
     "endpoint.judge_answers: judge_body judge_streamed",
     "endpoint.judge_readiness: judge_health",
     "endpoint.refusals: judge_error_bodies judge_context_fit",
-    "endpoint.speculation_logs: parse_llamacpp_log parse_vllm_v0_log interval parse_benchmark",
     "endpoint.stream: parse_stream read_lines",
-    "subjects.boot.dma_mode: translation_expected judge_dma_mode",
-    "subjects.boot.virtualization: Virtualization parse_virtualization",
-    "subjects.container.config: PassedDevice ContainerConfig parse_container_config",
-    "subjects.container.device_node: parse_device_nodes",
-    "subjects.container.devices: missing_nodes judge_device_nodes required_majors judge_container_devices "
-    "judge_driver_library judge_bar_size",
-    "subjects.pci.acs: bridges_above judge_acs",
-    "subjects.service.unit_settings: judge_unit_properties judge_unit_file judge_unreadable_unit",
-    "subjects.transfers.collective_log: judge_nccl_log judge_engine_allreduce",
-    "subjects.transfers.nccl_log: NcclWarning NcclLog parse_nccl_log",
 }
 """Judges and parsers that are to become a check's, or to go; nothing is added here."""
 EMBEDDED = re.compile(r"\bpytest_gpuinfra(?:\.\w+)+")

@@ -148,7 +148,7 @@ def process(
     error = "" if readable else "EACCES: Permission denied"
     renamed = "::" in title
     argv = (title,) if renamed else tuple(title.split())
-    return ServiceProcess(pid, parent, "x", argv, renamed, environment, error, exe, 0, opened)
+    return ServiceProcess(pid, parent, "x", argv, renamed, environment, error, exe, "", False, "S", 0, opened)
 
 
 SITE = {"sitecustomize": "/etc/python3/sitecustomize.py"}

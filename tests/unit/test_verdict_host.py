@@ -5,19 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuinfra.capture.reading import Reading
-from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
-from pytest_gpuinfra.subjects.boot.dma_mode import judge_dma_mode
-from pytest_gpuinfra.subjects.boot.virtualization import Virtualization
-from pytest_gpuinfra.subjects.container.config import parse_container_config
-from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes
-from pytest_gpuinfra.subjects.container.devices import (
-    judge_bar_size,
-    judge_container_devices,
-    judge_device_nodes,
-    judge_driver_library,
-)
 from pytest_gpuinfra.subjects.kernel_log.faults import parse_kernel_faults
-from pytest_gpuinfra.subjects.kernel_log.iommu_boot import IommuBoot
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, parse_kernel_log
 from pytest_gpuinfra.subjects.kernel_log.severity import root_xid, weigh
 from pytest_gpuinfra.subjects.pci.acs import bridges_above, judge_acs
@@ -68,33 +56,6 @@ def test_faults_weigh_by_their_severity(line: str, counts: bool) -> None:
     assert weigh(fault, {}).counts is counts
 
 
-def line(text: str) -> Verdict:
-    return judge_dma_mode(line=parse_kernel_command_line(Reading("/proc/cmdline", text)), peer_access=True)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "ending"),
-    [
-        (judge_dma_mode(types={"01:00.0": "identity"}, peer_access=True), "ok"),
-        (judge_dma_mode(types={"01:00.0": "identity", "c1:00.0": "DMA"}, peer_access=True), "wrong"),
-        (judge_dma_mode(types={"01:00.0": "DMA-FQ"}), "skip"),
-        (judge_dma_mode(types={"01:00.0": "blocked"}, peer_access=True), "wrong"),
-        (judge_dma_mode(types={"01:00.0": "unmanaged"}, peer_access=True), "skip"),
-        (judge_dma_mode(types={"01:00.0": "hyperdrive"}, peer_access=True), "error"),
-        (judge_dma_mode(types={}, peer_access=True), "skip"),
-        (judge_dma_mode(), "error"),
-        (judge_dma_mode(boot=IommuBoot("Passthrough", True, None, ())), "ok"),
-        (judge_dma_mode(boot=IommuBoot("Translated", False, "lazy", ()), peer_access=True), "wrong"),
-        (line("ro iommu=pt"), "ok"),
-        (line("ro intel_iommu=on"), "wrong"),
-        (line("ro amd_iommu=off"), "skip"),
-        (line("ro quiet"), "skip"),
-    ],
-)
-def test_types_decide_before_words(verdict: Verdict, ending: str) -> None:
-    assert verdict.ending == ending, verdict
-
-
 def bridge(control: int | None, address: str = "0000:00:01.0") -> PciFunction:
     content = bytearray(4096 if control is not None else 64)
     if control is not None:
@@ -120,12 +81,6 @@ def test_only_redirects_in_the_control_register_count(bridges: list[PciFunction]
     assert (verdict.ending, bool(verdict.warnings)) == (ending, warned), verdict
 
 
-def test_without_a_need_for_peers_a_redirect_is_told() -> None:
-    verdict = judge_acs([bridge(0x1D)], peer_access=False)
-
-    assert (verdict.ending, len(verdict.warnings)) == ("ok", 1)
-
-
 def test_the_bridges_above_are_those_of_the_path() -> None:
     path = "../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0"
     functions = parse_pci_functions({"0000:00:01.0": {}, "0000:00:02.0": {}, GPU: {".": Reading(".", path)}})
@@ -144,8 +99,8 @@ EDGE = "h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via "
     ("verdict", "ending"),
     [
         (nccl(EDGE + "SHM/direct/direct"), "ok"),
-        (nccl(EDGE + "SHM/direct/direct", peer_access=True), "wrong"),
-        (nccl(EDGE + "P2P/CUMEM", peer_access=True), "ok"),
+        (nccl(EDGE + "SHM/direct/direct", direct=True), "wrong"),
+        (nccl(EDGE + "P2P/CUMEM", direct=True), "ok"),
         (nccl(EDGE + "P2P/CUMEM", timed_out=True), "wrong"),
         (nccl("h:1:2 [0] NCCL INFO Channel 00/02 : 0 1"), "error"),
         (nccl(EDGE + "P2P/IPC\nh:1:2 [0] x.cc:1 NCCL WARN trouble"), "wrong"),
@@ -154,42 +109,3 @@ EDGE = "h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via "
 )
 def test_a_collective_is_judged_by_what_was_asked_for(verdict: Verdict, ending: str) -> None:
     assert verdict.ending == ending, verdict
-
-
-MOUNTS = "".join(
-    f"lxc.mount.entry: /dev/{name} dev/{name} none bind\n" for name in ("nvidia0", "nvidiactl", "nvidia-uvm")
-)
-NODES = parse_device_nodes(
-    Reading(
-        "ls",
-        "crw-rw-rw- 1 root root 195, 0 /dev/nvidia0\ncrw-rw-rw- 1 root root 195, 255 /dev/nvidiactl\n"
-        "crw-rw-rw- 1 root root 511, 0 /dev/nvidia-uvm\n",
-    )
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "ending"),
-    [
-        (MOUNTS + "lxc.cgroup2.devices.allow: c 195:* rwm\nlxc.cgroup2.devices.allow: c 511:* rwm\n", "ok"),
-        (MOUNTS + "lxc.cgroup2.devices.allow: c 195:* rwm\nlxc.cgroup2.devices.allow: c 509:* rwm\n", "wrong"),
-        (MOUNTS + "lxc.cgroup2.devices.allow: a\n", "ok"),
-        ("dev0: /dev/nvidia0\ndev1: /dev/nvidiactl\ndev2: /dev/nvidia-uvm\n", "ok"),
-        ("dev0: /dev/nvidia0\n", "wrong"),
-        ("arch: amd64\n", "wrong"),
-    ],
-)
-def test_a_container_needs_nodes_and_their_majors_of_today(text: str, ending: str) -> None:
-    verdict = judge_container_devices(parse_container_config(Reading("129.conf", text)), NODES)
-
-    assert verdict.ending == ending, verdict
-
-
-def test_nodes_libraries_and_bars() -> None:
-    assert judge_device_nodes(NODES).ending == "ok"
-    assert judge_device_nodes(NODES[:1]).ending == "wrong"
-    assert judge_driver_library("580.1", ["580.1", "570.2"]).ending == "ok"
-    assert judge_driver_library("580.1", ["570.2"]).ending == "wrong"
-    assert judge_bar_size(1 << 28, 1 << 35, Virtualization("qemu")).ending == "skip"
-    assert judge_bar_size(1 << 28, 1 << 35, Virtualization("none")).ending == "wrong"
-    assert judge_bar_size(1 << 28, None, Virtualization("none")).ending == "skip"

@@ -7,12 +7,17 @@ One thing leads to the next (the unit names its files, its control group holds t
 Request: {"kind": "service", "unit": str, "properties": "Id,...", "names": [variable or "PREFIX*", ...],
           "opened": [beginning of a path, or "*PART" for one that holds PART, ...]}
 Answer, by entry:
-    ""                  show (systemctl show), verify, journal (since the unit's last start; one JSON object a line),
+    ""                  show (systemctl show), verify, journal (since the unit's last start; one JSON object a line; its
+                        last 4000 lines), startup (its first MiB, where there is more),
                         manager (systemctl show-environment, by the list of names), paths (UnitPath), clock,
-                        processes (how many there are; the answer holds the first 1024)
+                        processes (how many there are; the answer holds the first 1024),
+                        pulled (what the default target pulls in), starts (microseconds from boot to each of the last
+                        starts, one a line)
     "file PATH"         text (masked), stat: the unit file and every drop-in that systemd names
     "directory PATH"    names: each directory of drop-ins that exists for this unit, whether systemd knows it or not
     "drop-in PATH"      text, stat: what is in those directories and systemd does not name
+    "program PATH"      stat: what ExecStart runs, and scripts among its arguments
+    "nccl PATH"         text (by the list of names, masked), stat: the files that NCCL reads, in its order
     "environment PATH"  text (by the list of names, masked), stat: each EnvironmentFile, and /etc/environment
     "process PID"       comm, argv, environ, stat, status, exe, cwd, limits, opened (JSON list of paths)
     "python"            startup: JSON of what a new interpreter of the unit's own Python starts with, in the
@@ -25,6 +30,9 @@ The interpreter's start runs the sitecustomize that the service's own start ran,
 import errno
 import json
 import os
+import pwd
+import re
+import stat
 import threading
 
 from as_process import PYTHON, Refused, Subject, interpreter_argv, output_of
@@ -56,6 +64,12 @@ PROCESSES_MAX = 1024
 OPENED_MAX = 16384
 MAPS_MAX = 1 << 26
 JOURNAL_LINES = 4000
+PULLED = ["systemctl", "list-dependencies", "--plain", "--no-pager", "default.target"]
+UNIT_STARTED = "MESSAGE_ID=39f53479d3a045ac8e11786248231fbf"  # systemd's sd-messages.h: SD_MESSAGE_UNIT_STARTED
+STARTS = 32
+PROGRAMS = 16
+SCRIPT = re.compile(r"\.(?:py|pyz|sh|bash|pl|rb|lua)\Z")
+STARTUP_MAX = 1 << 20
 STARTUP = """
 import json, os, sys
 found = {}
@@ -86,8 +100,10 @@ def answer_service(request, answers):
         "verify": lambda: run_command(
             ["systemd-analyze", "verify", "--man=no", one(shown, "FragmentPath") or unit], 1 << 16, 20.0, True
         ),
-        "journal": lambda: read_journal(unit, one(shown, "InvocationID")),
+        "journal": lambda: read_journals(unit, one(shown, "InvocationID"), first),
         "manager": lambda: manager_environment(names),
+        "pulled": lambda: run_command(PULLED, 1 << 19, 10.0),
+        "starts": lambda: read_starts(unit),
     }
     threads = []
     for name in commands:
@@ -103,6 +119,8 @@ def answer_service(request, answers):
     for pid in pids[:PROCESSES_MAX]:
         answers.put(identity, "process %d" % pid, read_process(pid, names, request["opened"]))
     main = int(one(shown, "MainPID") or 0)
+    for entry, node in read_beside(shown, main, names):
+        answers.put(identity, entry, node)
     answers.put(identity, "python", {"startup": start_python(main, pids, names)})
     for thread in threads:
         thread.join()
@@ -140,6 +158,62 @@ def read_files(unit, shown, names, paths):
         yield "environment " + path, {"text": read_assignments(path, names, 1 << 18), "stat": read_stat(path)}
 
 
+def read_beside(shown, main, names):
+    """Give (entry, node) of what the unit's command runs, and of what NCCL reads beside the environment."""
+    for path in programs_of(shown.get("ExecStart", [])):
+        yield "program " + path, {"stat": read_change(path)}
+    try:
+        home = pwd.getpwuid(os.stat("/proc/%d" % main).st_uid).pw_dir if main else ""
+    except (OSError, KeyError):
+        home = ""
+    environ, _ = read_bytes("/proc/%d/environ" % main, 1 << 22)
+    own = [piece.partition(b"=")[2] for piece in environ.split(b"\0") if piece.startswith(b"NCCL_CONF_FILE=")]
+    first = decode(own[0]) if own and own[0] else home and os.path.join(home, ".nccl.conf")
+    for path in (first, "/etc/nccl.conf"):
+        if os.path.isabs(path):
+            yield "nccl " + path, {"text": read_assignments(path, names, 1 << 18), "stat": read_stat(path)}
+
+
+def read_change(path):
+    """Give when a file's text, and when the file at this path, was last changed: a copy may keep an old mtime."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return refused(error)
+    return {"t": json.dumps({"mtime": found.st_mtime, "ctime": found.st_ctime}, sort_keys=True)}
+
+
+def programs_of(commands):
+    """Give the programs of a unit's commands, and the files among their arguments that are not an option's value."""
+    found = []
+    for command in commands:
+        match = re.match(r"\{ path=(.*?) ; argv\[\]=(.*?) ; ", command)
+        words = [match.group(1), *match.group(2).split()] if match else []
+        for place, word in enumerate(words):
+            try:
+                mode = os.stat(word).st_mode if os.path.isabs(word) else 0
+            except (OSError, ValueError):
+                mode = 0
+            alone = place == 0 or not words[place - 1].startswith("-")
+            if stat.S_ISREG(mode) and word not in found and (alone or mode & 0o111 or SCRIPT.search(word)):
+                found.append(word)
+    return found[:PROGRAMS]
+
+
+def read_starts(unit):
+    argv = ["journalctl", "-q", "-b", "--no-pager", "-o", "json", "--output-fields=UNIT", "-n", str(STARTS)]
+    answer = run_command([*argv, UNIT_STARTED, "UNIT=" + unit], 1 << 18, 20.0)
+    times = []
+    for line in answer.get("t", "").split("\n"):
+        try:
+            times.append(str(int(json.loads(line)["__MONOTONIC_TIMESTAMP"])))
+        except (ValueError, KeyError, TypeError):
+            continue
+    if "t" in answer:
+        answer["t"] = "\n".join(times)
+    return answer
+
+
 def drop_in_names(unit):
     """Give the names of the directories that may hold drop-ins of a unit (systemd.unit(5))."""
     stem, _, kind = unit.rpartition(".")
@@ -160,16 +234,26 @@ def manager_environment(names):
     return answer
 
 
-def read_journal(unit, invocation):
+def read_journals(unit, invocation, first):
+    """Give the end of a unit's log since its start; where that is not all of it, its beginning goes into `first`."""
+    answer = read_journal(unit, invocation, ["-n", str(JOURNAL_LINES)], 1 << 22)
+    if answer.get("t", "").count("\n") + 1 >= JOURNAL_LINES:
+        first["startup"] = read_journal(unit, invocation, [], STARTUP_MAX)
+    return answer
+
+
+def read_journal(unit, invocation, more, limit):
     fields = "--output-fields=MESSAGE,PRIORITY,_PID,SYSLOG_IDENTIFIER"
-    argv = ["journalctl", "-q", "-a", "--no-pager", "-o", "json", fields, "-n", str(JOURNAL_LINES)]
+    argv = ["journalctl", "-q", "-a", "--no-pager", "-o", "json", fields, *more]
     if invocation:
         argv += ["_SYSTEMD_INVOCATION_ID=" + invocation, "+", "INVOCATION_ID=" + invocation]
     else:
         argv += ["-b", "-u", unit]
-    answer = run_command(argv, 1 << 22, 20.0)
+    answer = run_command(argv, limit, 20.0)
     if "t" not in answer:
         return answer
+    if not more and answer.pop("cut", 0):
+        answer["x"] = 0  # it was ended by us, with what is wanted of it
     kept = []
     for line in answer["t"].split("\n"):
         try:

@@ -33,13 +33,12 @@ def redirecting(bridges: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
     return tuple(bridge for bridge in bridges if bridge.acs is not None and bridge.acs.redirects_peers)
 
 
-def judge_acs(bridges: Sequence[PciFunction], *, peer_access: bool = True) -> Verdict:
+def judge_acs(bridges: Sequence[PciFunction]) -> Verdict:
     """
-    Judge the bridges above the GPUs.
+    Judge the bridges above a GPU that must reach another one directly.
 
     Args:
         bridges: As `bridges_above` gives them.
-        peer_access: Whether GPUs must reach each other directly; else a redirect is only told.
     """
     try:
         found = redirecting(bridges)
@@ -48,9 +47,7 @@ def judge_acs(bridges: Sequence[PciFunction], *, peer_access: bool = True) -> Ve
         return _verdict("error", error.reason, (), error.remedy)
     if found:
         observed = ", ".join(f"{bridge.address} (control {_control(bridge)})" for bridge in found)
-        return _verdict(
-            "wrong" if peer_access else "ok", f"redirect is on at {observed}", () if peer_access else (observed,)
-        )
+        return _verdict("wrong", f"redirect is on at {observed}", ())
     if not bridges:
         return _verdict("skip", "no bridge above: nothing can redirect", ())
     notes = tuple(f"{bridge.address} validates sources, which moves no peer traffic" for bridge in checked)
@@ -64,7 +61,7 @@ def _control(bridge: PciFunction) -> str:
 def _verdict(ending: Ending, observed: str, warnings: tuple[str, ...], action: str = "") -> Verdict:
     return Verdict(
         ending=ending,
-        subject="access control above the GPUs",
+        subject="access control above the GPU",
         observed=observed,
         expected="no redirect of peer requests or completions",
         why="redirected copies take the way through the root complex and the IOMMU: slow, dropped, or hanging",

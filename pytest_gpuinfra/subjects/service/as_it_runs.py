@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError
 from pytest_gpuinfra.on_target.probe.probe_names import MASK
 from pytest_gpuinfra.subjects.service.facts import ServiceFacts
+from pytest_gpuinfra.subjects.service.python import NO_PYTHON_PROCESS
 
 PASSED_ON = ("NCCL_", "CUDA_", "NVIDIA_", "LD_", "TORCH_", "PYTORCH_", "OMP_")
 """Beginnings of the variables that a rank gets from the service; what is read at all is in expect_service.py."""
@@ -17,8 +18,6 @@ UNSET = tuple(f"{beginning}*" for beginning in ("NCCL_", "TORCH_NCCL_"))
 _WRITES = re.compile(r"DUMP|TRACE|PROFIL|DEBUG_FILE|DEBUG_INFO")
 """Variables by which a library would leave files there: NCCL_TOPO_DUMP_FILE, CUDA_ENABLE_COREDUMP_ON_EXCEPTION."""
 _NCCL_FILE = re.compile(r"/libnccl\.so(?:\.\d+)*$")
-NO_PYTHON_PROCESS = "processes is a Python"
-"""In what on_target/probe/probe_service.py says where it looked at every process."""
 _ASKED = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_SOCKET_IFNAME")
 
 

@@ -91,7 +91,11 @@ def compare_with_systemd(service: ServiceFacts) -> Drift:
 
 def compare_with_process(service: ServiceFacts) -> Drift:
     """Compare the running main process with what it would be started from now."""
-    reasons = newer_than(service.main_started_at, service.changed_at)
+    replaced = {process.executable for process in service.processes if process.replaced}
+    reasons = (
+        *(f"{path} was replaced or removed after it was started" for path in sorted(replaced)),
+        *newer_than(service.main_started_at, service.changed_at),
+    )
     if not reasons:
         return Drift("process and its files", "")
     main = service.main

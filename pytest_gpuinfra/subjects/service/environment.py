@@ -103,6 +103,8 @@ class EnvironmentWitnesses:
         layers: Places that can set variables, the strongest first.
         commands: The unit's commands, for a variable that none of the layers sets.
         start_is_newer: Whether a file that the start ran was changed after the main process started.
+        nccl: Files in which NCCL finds variables that the environment leaves out, in the order in which it reads them;
+            the text is why one cannot be read.
     """
 
     processes: Sequence[ServiceProcess]
@@ -112,11 +114,12 @@ class EnvironmentWitnesses:
     layers: Sequence[Layer]
     commands: Sequence[Sequence[str]] = ()
     start_is_newer: bool = False
+    nccl: Sequence[tuple[Layer, str]] = ()
 
     def of(self, name: str) -> EffectiveVariable:
         """Give one variable in every process that is not a shell."""
         judged = [process for process in self.processes if not process.is_shell] or list(self.processes)
-        values = tuple(self._value(process, name) for process in judged)
+        values = tuple(self._with_files(self._value(process, name), name) for process in judged)
         head = self.main if self.main in judged else (judged[0] if judged else None)
         first = next((v for p, v in zip(judged, values, strict=True) if p is head), None)
         layer = self._layer(name, first.value) if first and first.value is not None else ""
@@ -127,8 +130,24 @@ class EnvironmentWitnesses:
         names = set(self.start.environment if self.start else ())
         for other in self.processes:
             names |= set(other.environment.values) if other.environment else set()
-        found = {name: self._value(process, name) for name in sorted(names) if name.startswith(prefix)}
+        names |= {name for layer, _ in self.nccl for name in layer.values}
+        found = {
+            name: self._with_files(self._value(process, name), name)
+            for name in sorted(names)
+            if name.startswith(prefix)
+        }
         return {name: value.value for name, value in found.items() if value.known and value.value is not None}
+
+    def _with_files(self, seen: ProcessValue, name: str) -> ProcessValue:
+        """Take a variable of NCCL's that the environment leaves out from the files that NCCL reads."""
+        if not name.startswith("NCCL_") or not seen.known or seen.value is not None:
+            return seen
+        for layer, error in self.nccl:
+            if error:
+                return ProcessValue(seen.process, None, False, f"not in its environment; {layer.source}: {error}")
+            if name in layer.values:
+                return ProcessValue(seen.process, layer.values[name], True, f"{layer.source}, which NCCL reads")
+        return seen
 
     def _value(self, process: ServiceProcess, name: str) -> ProcessValue:
         shown = str(process)
@@ -138,6 +157,8 @@ class EnvironmentWitnesses:
         own = environment.values.get(name)
         if own is None and not environment.whole:
             return self._inherited(process, name)
+        if process.executable_error:
+            return ProcessValue(shown, None, False, f"whether its program sets it: {process.executable_error}")
         if not process.is_python:
             return ProcessValue(shown, own, True, "its own environment")
         if self.start is None:
@@ -185,7 +206,8 @@ class EnvironmentWitnesses:
             base = next((p.environment for p in self.processes if p.pid == start.pid and p.environment), None)
             if base is not None and base.values.get(name) != value:
                 return _customize(start)
-        setting = [layer for layer in self.layers if layer.values.get(name) == value]
+        files = [layer for layer, _ in self.nccl] if name.startswith("NCCL_") else []
+        setting = [layer for layer in (*self.layers, *files) if layer.values.get(name) == value]
         if setting:
             return str(setting[0])
         command = " ".join(self.commands[-1][:3]) if self.commands else "its command"

@@ -10,18 +10,26 @@ from functools import cached_property
 from pytest_gpuinfra.capture.capture import Capture
 from pytest_gpuinfra.capture.reading import Node, Reading, Tree
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.masking import last_of
 from pytest_gpuinfra.subjects.service.engine import find_engine, find_ranks
 from pytest_gpuinfra.subjects.service.environment import EffectiveVariable, EnvironmentWitnesses, Layer
 from pytest_gpuinfra.subjects.service.filesystem import parse_number, require_listing
 from pytest_gpuinfra.subjects.service.journal import UnitJournal, parse_unit_journal
 from pytest_gpuinfra.subjects.service.process import ServiceProcess, fields_of, parse_limits, parse_process
-from pytest_gpuinfra.subjects.service.python import PythonStart, parse_python_start
+from pytest_gpuinfra.subjects.service.python import NO_PYTHON_PROCESS, PythonStart, parse_python_start
+from pytest_gpuinfra.subjects.service.starts import YOUNG_S, StartTimes, parse_microseconds
 from pytest_gpuinfra.subjects.service.transport import BEGINNING, SeenTransport, see_transport
 from pytest_gpuinfra.subjects.service.unit import UnitState, parse_unit_state
 from pytest_gpuinfra.subjects.service.unit_file import UnitFile, parse_unit_file
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments
 from pytest_gpuinfra.wire import text_lines
 
+_COMPLAINT = re.compile(
+    r"/\S+:\d+: |(?:Unit )?\S+\.(?:service|socket|target|timer|path|mount|automount|swap|slice|scope|device): ?"
+    r"|Failed to create \S+/start|Unit \S+\.\w+ "
+)
+"""How `systemd-analyze verify` begins a line about a unit; other lines are about itself."""
+_NO_TOOL = re.compile(r"command not found|: not found$|[Bb]us: |Permission denied$|Access denied$")
 _AS_ROOT = "read as root (--gpu-sudo, or --gpu-sudo-read)"
 _NO_SUCH = "its name is wrong, or it is somewhere else (`container` in the inventory?): systemctl list-unit-files"
 
@@ -80,24 +88,82 @@ class ServiceFacts:
 
     @cached_property
     def journal(self) -> UnitJournal:
-        """Its log since its last start."""
+        """The end of its log since its last start, 4000 lines at most."""
         return parse_unit_journal(self._one("", "journal"))
+
+    @cached_property
+    def log(self) -> UnitJournal:
+        """Its log since its last start: the first megabyte and the last 4000 lines."""
+        if "startup" not in self._node(""):  # that is all of it
+            return self.journal
+        return self.journal.after(parse_unit_journal(self._one("", "startup")))
 
     @cached_property
     def complaints(self) -> tuple[str, ...]:
         """What `systemd-analyze verify` says of it; () if nothing."""
         reading = self._one("", "verify")
         text = reading.require(remedy="systemd-analyze comes with systemd")
-        lines = tuple(line for line in text_lines(f"{text}\n{reading.stderr}") if line.strip())
+        lines = [line for line in text_lines(f"{text}\n{reading.stderr}") if line.strip()]
+        complaints = [line for line in lines if _COMPLAINT.match(line) and not _NO_TOOL.search(line)]
         names = [self.state.name, *(file.name for file in self.files)]
-        own = tuple(line for line in lines if any(name in line for name in names))
-        if reading.exit_status and not own:
-            return lines or (f"exit status {reading.exit_status}",)
+        own = tuple(line for line in complaints if any(name in line for name in names))
+        if reading.exit_status and not complaints:
+            said = last_of("; ".join(lines) or "it printed nothing", 400)
+            raise FactUnavailable(
+                reading.source,
+                f"exit status {reading.exit_status}, and no word about a unit: {said}",
+                remedy="try it by hand where the service runs",
+            )
         return own
+
+    @cached_property
+    def pulled_in(self) -> bool:
+        """
+        Whether the target that is booted into starts it: by itself, or by what wants, needs or triggers it.
+
+        Raises:
+            FactUnavailable: What that target pulls in cannot be asked.
+            ParseError: The answer does not begin with the target.
+        """
+        text = self._one("", "pulled").require_success(remedy="is systemd the init there?")
+        names = [line.split()[-1] for line in text_lines(text) if line.strip()]
+        if not names or not names[0].endswith(".target"):
+            raise ParseError(self._one("", "pulled").source, 1, text, "not what a target depends on")
+        pulling = {self.state.values.get("Id", self.unit_name), self.unit_name}
+        for key in ("WantedBy", "RequiredBy", "UpheldBy", "TriggeredBy"):
+            pulling.update(self.state.values.get(key, "").split())  # some are unknown to an older systemd
+        return not pulling.isdisjoint(names)
+
+    @cached_property
+    def starts(self) -> StartTimes:
+        """
+        Its last starts of this boot.
+
+        Raises:
+            FactUnavailable: The journal cannot be read, or tells of no start of a unit that was started lately.
+        """
+        reading = self._one("", "starts")
+        text = reading.require_success(remedy="is there a journal, and may this user read it?")
+        starts = tuple(parse_microseconds(reading, line) for line in text_lines(text) if line)
+        now_s = fields_of(self._one("", "clock")).number("monotonic")
+        last_s = self.state.started_us / 1e6
+        if not starts and 0 < now_s - last_s < YOUNG_S:
+            raise FactUnavailable(reading.source, "it tells of no start, and the unit was started lately")
+        return StartTimes(starts, now_s)
+
+    def asked(self, name: str) -> bool:
+        """Tell whether the target was asked this of the unit; a recording of an earlier version was not."""
+        return name in self._node("")
 
     @cached_property
     def files(self) -> tuple[FileOfUnit, ...]:
         """The unit file, then its drop-ins in the order in which they count, also those that systemd has not read."""
+        if self.state.load_state == "masked":
+            raise FactUnavailable(
+                self.state.source,
+                "the unit is masked, so no file of it counts",
+                remedy=f"systemctl unmask {self.unit_name}",
+            )
         found = [
             self._file(entry, node) for entry, node in self.tree.items() if entry.startswith(("file ", "drop-in "))
         ]
@@ -165,6 +231,7 @@ class ServiceFacts:
         Raises:
             FactUnavailable: It has none.
         """
+        self.state.required("MainPID")
         pid = self.state.main_pid
         first = next((process for process in self.processes if process.pid == pid), self.processes[0])
         if first.is_shell:
@@ -185,16 +252,35 @@ class ServiceFacts:
 
     @cached_property
     def changed_at(self) -> Mapping[str, float]:
-        """When what the main process was started from was last changed, by path, in seconds since the epoch."""
+        """
+        When what the main process was started from was last changed, by path, in seconds since the epoch.
+
+        Raises:
+            FactUnavailable: One of it cannot be seen, such as its Python's sitecustomize.
+        """
         times = {file.path: file.changed_at for file in self.files}
+        for entry, node in self.tree.items():
+            kind, _, path = entry.partition(" ")
+            if kind not in ("nccl", "program") or node["stat"].missing:
+                continue
+            seen = fields_of(node["stat"])
+            times[path] = seen.number("mtime")
+            if kind == "program":
+                times[path] = max(seen.number("mtime"), seen.number("ctime"))
         for file in self.state.environment_files:
-            node = self.tree.get(f"environment {file.path}")
-            if node is not None and not node["stat"].missing:
-                times[file.path] = parse_number(node["stat"], "mtime")
-        if self._start is not None:
-            times |= {
-                path: self._start.times[name] for name, path in self._start.files.items() if name in self._start.times
-            }
+            beside = self.tree.get(f"environment {file.path}")
+            if beside is not None and not beside["stat"].missing:
+                times[file.path] = parse_number(beside["stat"], "mtime")
+        try:
+            start = self.python
+        except FactUnavailable as error:
+            if NO_PYTHON_PROCESS not in error.reason:
+                raise
+            return times
+        for name, path in start.files.items():
+            if name not in start.times:
+                raise FactUnavailable(path, f"the service's Python runs it ({name}), unseen", remedy=_AS_ROOT)
+            times[path] = start.times[name]
         return times
 
     @cached_property
@@ -206,13 +292,6 @@ class ServiceFacts:
     def python(self) -> PythonStart:
         """The Python that its processes run in."""
         return parse_python_start(self._one("python", "startup"))
-
-    @property
-    def _start(self) -> PythonStart | None:
-        try:
-            return self.python
-        except (FactUnavailable, ParseError):
-            return None
 
     @cached_property
     def engine(self) -> str:
@@ -250,7 +329,7 @@ class ServiceFacts:
             start, error = None, failure.reason
         newer = start is not None and any(time > self.main_started_at for time in start.times.values())
         return EnvironmentWitnesses(
-            self.processes, self.main, start, error, self.layers, self.state.commands, start_is_newer=newer
+            self.processes, self.main, start, error, self.layers, self.state.commands, newer, self.nccl
         )
 
     def variable(self, name: str) -> EffectiveVariable:
@@ -264,14 +343,28 @@ class ServiceFacts:
             Layer("environment file", file.path, self._assignments(file.path))
             for file in reversed(self.state.environment_files)
         ]
-        for file in reversed([file for file in self.files if file.path not in self.gone]):
-            kind = "unit" if file is self.files[0] else "drop-in"
+        files = () if self.state.load_state == "masked" else self.files
+        for file in reversed([file for file in files if file.path not in self.gone]):
+            kind = "unit" if file is files[0] else "drop-in"
             found = parse_unit_file(Reading(file.path, file.text), drop_in=kind == "drop-in")
             layers.append(Layer(kind, file.path, found.environment))
         layers.append(Layer("systemd's own environment", "systemctl show-environment", self._manager()))
         if all(file.path != "/etc/environment" for file in self.state.environment_files):
             layers.append(Layer("/etc/environment", "/etc/environment", self._assignments("/etc/environment")))
         return tuple(layers)
+
+    @cached_property
+    def nccl(self) -> tuple[tuple[Layer, str], ...]:
+        """Files that NCCL reads, in its order, each with the reason where it cannot be read."""
+        found = []
+        for entry, node in self.tree.items():
+            kind, _, path = entry.partition(" ")
+            if kind == "nccl":
+                text = node["text"]
+                values = split_assignments(text_lines(text.text or ""))[0]
+                error = "" if text.text is not None or text.missing else text.error or "no answer"
+                found.append((Layer("file of NCCL's", path, values), error))
+        return tuple(found)
 
     def _manager(self) -> Mapping[str, str]:
         text = self._one("", "manager").require(remedy="systemctl show-environment, as the login does")

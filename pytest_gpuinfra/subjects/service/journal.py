@@ -1,5 +1,5 @@
 """
-What a unit logged since it was started: out-of-memory kills, and lines that tell of an error.
+What a unit logged since it was started: out-of-memory kills, lines that tell of an error, whether all of it is there.
 
 Source: journalctl(1), `-o json`, cut down by probe_service.py to message, priority (syslog(3): 3 is an error)
 and pid; systemd's own words for a kill (src/core/unit.c, 246 to 257); Python's traceback and logging; CUDA's, NCCL's
@@ -24,6 +24,7 @@ _ERROR = re.compile(
     r"|\b(?:ERROR|CRITICAL|FATAL)\b|Segmentation fault|core dumped|Main process exited, code="
 )
 _LEVEL = 3
+_TIMED_OUT = re.compile(r"\.service: (?:\S+ operation timed out|Watchdog timeout|State '\S+' timed out)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class UnitJournal:
     A unit's log since its last start.
 
     Attributes:
-        lines: Shape (n >= 1,), oldest first, the last 4000 at most.
+        lines: Shape (n >= 1,), oldest first.
         source: Where it comes from.
     """
 
@@ -58,15 +59,34 @@ class UnitJournal:
         """Lines that tell of a kill for want of memory."""
         return tuple(line.message for line in self.lines if _KILL.search(line.message))
 
+    def unallowed(self, allow: Sequence[str]) -> tuple[LogLine, ...]:
+        """Give the lines that none of some regular expressions allows."""
+        allowed = [re.compile(pattern) for pattern in allow]
+        return tuple(line for line in self.lines if not any(pattern.search(line.message) for pattern in allowed))
+
     def errors(self, allow: Sequence[str]) -> tuple[str, ...]:
         """Give the lines that tell of an error, and that none of some regular expressions allows."""
-        allowed = [re.compile(pattern) for pattern in allow]
         return tuple(
             line.message
-            for line in self.lines
-            if (_ERROR.search(line.message) or (line.priority is not None and line.priority <= _LEVEL))
-            and not any(pattern.search(line.message) for pattern in allowed)
+            for line in self.unallowed(allow)
+            if _ERROR.search(line.message) or (line.priority is not None and line.priority <= _LEVEL)
         )
+
+    @property
+    def begins(self) -> bool:
+        """Whether it goes back to the unit's start, of which systemd itself writes a line."""
+        return bool(re.match(r"Start(?:ing|ed) ", self.lines[0].message))
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether systemd gave up on the unit's start, stop, or watchdog."""
+        return any(_TIMED_OUT.search(line.message) for line in self.lines)
+
+    def after(self, start: UnitJournal) -> UnitJournal:
+        """Put the log of the start before it; lines that are in both count once."""
+        known = dict.fromkeys(start.lines)
+        later = [line for line in self.lines if line not in known]
+        return UnitJournal((*start.lines, *later), start.source)
 
     @property
     def last(self) -> str:

@@ -21,6 +21,11 @@ from pytest_gpuinfra.masking import first_of, mask_data
 from pytest_gpuinfra.subjects.event import ProgramEvent, load_event
 from pytest_gpuinfra.wire import WireError, integer, load, text_lines
 
+_GONE = " (deleted)"
+_ENDED = ("Z", "X", "x")
+"""States of a process that has ended, and whose parent has not asked for its end yet."""
+_RUNNING = "RSDIWKP"
+_STOPPED = {"T": "stopped by a signal", "t": "held by a debugger"}
 _ROOT = "reading another user's process needs root (--gpu-sudo)"
 _TITLE = re.compile(r"[\w.-]+::|VLLM::|\w+: ")
 
@@ -55,7 +60,10 @@ class ServiceProcess:
         renamed: Whether a title overwrote the command line.
         environment: Its environment; None where it cannot be read, and `environment_error` says why.
         environment_error: Reason, "" if it was read.
-        executable: Path of the program; "" where it cannot be read.
+        executable: Path of the program; "" where it cannot be read, and `executable_error` says why.
+        executable_error: Reason, "" if it was read.
+        replaced: Whether that file was replaced or removed since.
+        state: The kernel's letter: "R", "S", "D", "T" (stopped), "t" (traced), "I", ...
         started_ticks: Clock ticks from boot to its start.
         opened: Paths that were asked for by their beginnings or parts, each as often as it is open; None where that
             cannot be read.
@@ -69,6 +77,9 @@ class ServiceProcess:
     environment: ProcessEnvironment | None
     environment_error: str
     executable: str
+    executable_error: str
+    replaced: bool
+    state: str
     started_ticks: int
     opened: tuple[str, ...] | None
 
@@ -87,6 +98,18 @@ class ServiceProcess:
         """Whether it is a shell, such as a wrapper's."""
         return PurePosixPath(self.executable).name in ("sh", "bash", "dash", "zsh", "busybox")
 
+    @property
+    def stopped(self) -> str:
+        """
+        Why it does not run on; "" if it does.
+
+        Raises:
+            ParseError: The kernel's letter is none that is known.
+        """
+        if self.state not in _STOPPED and self.state not in _RUNNING:
+            raise ParseError(f"/proc/{self.pid}/stat", 1, self.state, "not a state of a process")
+        return _STOPPED.get(self.state, "")
+
     def __str__(self) -> str:
         shown = self.title if len(self.title) <= 60 else f"{first_of(self.title, 57)}..."
         return f"{self.pid} ({shown})"
@@ -94,7 +117,7 @@ class ServiceProcess:
 
 def parse_process(pid: int, node: Node) -> ServiceProcess | None:
     """
-    Read one process; None if it ended while it was looked at.
+    Read one process; None if it has ended, or ended while it was looked at.
 
     Raises:
         FactUnavailable: Its /proc/PID/stat cannot be read.
@@ -109,7 +132,10 @@ def parse_process(pid: int, node: Node) -> ServiceProcess | None:
     parent, started = (integer(field) for field in (fields[1], fields[19])) if len(fields) > 19 else (None, None)
     if parent is None or started is None:
         raise ParseError(stat.source, 1, text, "not the status of a process")
-    executable = (node["exe"].text or "").removesuffix(" (deleted)")
+    if fields[0] in _ENDED:
+        return None
+    link = node["exe"].text or ""
+    executable = link.removesuffix(_GONE)
     argv, renamed = _argv(node["argv"], executable)
     environment, error = _environment(node["environ"])
     return ServiceProcess(
@@ -121,6 +147,9 @@ def parse_process(pid: int, node: Node) -> ServiceProcess | None:
         environment,
         error,
         executable,
+        "" if link else f"{node['exe'].source}: {node['exe'].error or 'empty'}",
+        link.endswith(_GONE) and not link.startswith("/memfd:"),
+        fields[0],
         started,
         _paths(node["opened"]),
     )

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.subjects.service.process import fields_of
 
+NO_PYTHON_PROCESS = "processes is a Python"
+"""In what on_target/probe/probe_service.py says where it looked at every process."""
+
 
 @dataclass(frozen=True, slots=True)
 class PythonStart:

@@ -120,9 +120,38 @@ class UnitState:
         """Restarts by systemd itself; None where this systemd does not count them."""
         return self.number("NRestarts")
 
+    def required(self, key: str) -> str:
+        """
+        Give a property.
+
+        Raises:
+            FactUnavailable: It was not shown: what is missing is unknown.
+        """
+        if key not in self.values:
+            raise FactUnavailable(self.source, f"it shows no {key}", remedy=_REMEDY)
+        return self.values[key]
+
+    @property
+    def enabled(self) -> bool:
+        """
+        Whether its own file is enabled.
+
+        Raises:
+            FactUnavailable: It was not shown.
+        """
+        return self.required("UnitFileState") in ("enabled", "enabled-runtime", "alias", "indirect")
+
     @property
     def without_effect(self) -> bool:
-        """Whether it does not run, did not run since boot, and will not be started at the next boot."""
+        """
+        Whether it does not run, did not run since boot, and will not be started at the next boot.
+
+        Raises:
+            FactUnavailable: One of these was not shown.
+        """
+        for key in ("UnitFileState", "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic"):
+            if not (key.startswith("Exec") and not self.name.endswith(".service")):
+                self.required(key)
         return (
             self.active_state == "inactive"
             and self.started_us == 0
@@ -130,8 +159,13 @@ class UnitState:
         )
 
     def words(self, key: str) -> tuple[str, ...]:
-        """Give the words of a property that is a list, such as After; () if it is empty or was not shown."""
-        return tuple(self.values.get(key, "").split())
+        """
+        Give the words of a property that is a list, such as After; () if it is empty.
+
+        Raises:
+            FactUnavailable: It was not shown.
+        """
+        return tuple(self.required(key).split())
 
     def number(self, key: str) -> int | None:
         """Give a property that is a number; None if it is empty or was not shown."""

@@ -14,6 +14,7 @@ from pytest_gpuinfra.capture.reading import Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.service.unit import NO_SYSTEMD, NO_SYSTEMD_REASON
 from pytest_gpuinfra.subjects.service.unit_words import split_assignments, split_words
+from pytest_gpuinfra.subjects.verdict import Ending, Verdict
 from pytest_gpuinfra.wire import text_lines
 
 _PREFIXES = "@-:+!|"
@@ -51,12 +52,19 @@ class UnitFile:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Words of Environment= that are no assignment: systemd ignores them. Shape (n,)."""
+        """Words of Environment= that are no assignment, and lines with an open quote: systemd ignores them."""
         return self._assignments()[1]
 
     def _assignments(self) -> tuple[dict[str, str], tuple[str, ...]]:
-        lines = self.values("Service", "Environment")
-        return split_assignments(word for line in lines for word in split_words(line, self.source))
+        words: list[str] = []
+        torn: list[str] = []
+        for line in self.values("Service", "Environment"):
+            try:
+                words += split_words(line, self.source)
+            except ParseError:  # a quote is not closed: the whole line is dropped
+                torn.append(line)
+        values, dropped = split_assignments(words)
+        return values, (*dropped, *torn)
 
 
 def parse_unit_file(reading: Reading, *, drop_in: bool = False) -> UnitFile:
@@ -94,6 +102,30 @@ def parse_unit_file(reading: Reading, *, drop_in: bool = False) -> UnitFile:
     if not section and not drop_in:
         raise ParseError(reading.source, 1, text, "no section: not a unit file")
     return UnitFile(tuple(files), settings, reading.source)
+
+
+def judge_unit_file(unit: UnitFile) -> Verdict:
+    """Judge a unit file with its drop-ins: a command in effect, and nothing of its environment dropped."""
+    several = len(unit.commands) > 1 and (unit.values("Service", "Type") or ("",))[-1] != "oneshot"
+    if unit.dropped:
+        dropped = ", ".join(unit.dropped)
+        return _verdict("wrong", f"systemd drops {dropped}: a value with blanks needs quotes around the assignment")
+    if not unit.commands:
+        return _verdict("wrong", "no ExecStart is in effect")
+    if several:
+        return _verdict("wrong", f"{len(unit.commands)} ExecStart are in effect: a drop-in empties the list first")
+    return _verdict("ok", " ".join(unit.commands[-1]))
+
+
+def _verdict(ending: Ending, observed: str) -> Verdict:
+    return Verdict(
+        ending=ending,
+        subject="unit file and drop-ins",
+        observed=observed,
+        expected="one command, and every word of Environment= in effect",
+        why="the service runs with other settings than its unit file seems to say, or does not start again",
+        action="correct the line (systemctl cat shows all files), then daemon-reload and restart",
+    )
 
 
 def _joined_lines(text: str) -> list[tuple[int, str]]:

@@ -1,8 +1,9 @@
 """
 NCCL's log (NCCL_DEBUG=INFO), RCCL's included: transports per channel, warnings, versions, who came how far.
 
-Source: NCCL src/debug.cc, "HOST:PID:TID [DEVICE] NCCL INFO|WARN TEXT" (2.2 to 2.28); WARN has the source file in
-front of "NCCL" and a date in front of all since 2.24; launchers put "[0] " or "[1,2]<stdout>:" before the host.
+Source: NCCL src/debug.cc, "HOST:PID:TID [DEVICE] NCCL INFO|WARN TEXT" (2.2 to 2.30); WARN has the source file in
+front of "NCCL" and a date in front of all since 2.24, the function behind the file since 2.30; launchers put "[0] "
+or "[1,2]<stdout>:" before the host.
 Setting up a connection is logged before it is proven: a line "via P2P" says what was chosen, not that it works.
 """
 
@@ -18,8 +19,8 @@ from pytest_gpuinfra.subjects.transfers.nccl_edge import NcclEdge, parse_nccl_ed
 from pytest_gpuinfra.wire import text_lines
 
 _LINE = re.compile(
-    r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) \[(?P<dev>\d{1,18})\] (?:(?P<file>\S+:\d+) )?"
-    r"NCCL (?P<level>[A-Z]+) (?P<text>.*)$"
+    r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) \[(?P<dev>\d{1,18})\] "
+    r"(?:(?P<file>\S+:\d+) (?:\(\w+\) )?)?NCCL (?P<level>[A-Z]+) (?P<text>.*)$"
 )
 _VERSION = re.compile(r"(?P<library>N|R)CCL version ?:? ?(?P<version>\d+\.\d+(?:\.\d+)?)")
 _CHANNELS = re.compile(r"Channel \d+/(?P<count>\d{1,18}) :(?:\s+\d+)+$")
@@ -114,6 +115,11 @@ class NcclLog:
     def init_complete(self) -> bool:
         """Whether a rank came through initialisation, and all of them where the log tells how many there are."""
         return bool(self.complete_ranks) and (len(self.complete_ranks) == 1 or self.ranks == len(self.complete_ranks))
+
+
+def speaks_of_nccl(text: str) -> bool:
+    """Tell whether a log holds a line of NCCL's, or one in which the framework gives up on it."""
+    return any(_LINE.search(line) or _FRAMEWORK.search(line) for line in text_lines(text))
 
 
 def parse_nccl_log(reading: Reading) -> NcclLog:

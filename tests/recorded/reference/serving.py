@@ -38,6 +38,13 @@ LIMITS = (
     "Max locked memory         unlimited            unlimited            bytes     \n"
     "Max open files            1048576              1048576              files     \n"
 )
+CONFIG = (
+    "arch: amd64\ndev0: /dev/nvidia0\ndev1: /dev/nvidia1\ndev2: /dev/nvidia2\ndev3: /dev/nvidia3\n"
+    "dev4: /dev/nvidiactl,mode=0666\nhostname: serve\nonboot: 1\nunprivileged: 1\n"
+    "lxc.cgroup2.devices.allow: c 508:* rwm\n"
+    "lxc.mount.entry: /dev/nvidia-uvm dev/nvidia-uvm none bind,optional,create=file\n"
+    "lxc.mount.entry: /dev/nvidia-uvm-tools dev/nvidia-uvm-tools none bind,optional,create=file\n"
+)
 GONE = {"e": "ENOENT: No such file or directory"}
 
 
@@ -58,7 +65,7 @@ def serving_answers() -> dict[str, Any]:
         "container": {
             "": {
                 "state": said("status: running\n"),
-                "config": said("arch: amd64\ndev0: /dev/nvidia0\nhostname: serve\nonboot: 1\nunprivileged: 1\n"),
+                "config": said(CONFIG),
             }
         },
         "host_majors": {
@@ -143,8 +150,24 @@ def service_answer() -> dict[str, Any]:
         "ExecMainStartTimestampMonotonic": started,
         "InactiveEnterTimestampMonotonic": "0",
         "ConditionResult": "yes",
+        "WantedBy": "multi-user.target",
+        "RequiredBy": "",
+        "TriggeredBy": "",
+        "FreezerState": "running",
     }
-    log = ("Started sglang-qwen.service - SGLang.", "Load weight end.", "The server is fired up and ready to roll!")
+    log = (
+        "Started sglang-qwen.service - SGLang.",
+        "Using default HuggingFace chat template with detected content format: openai",
+        *(
+            f"node-a:{500 + rank}:{500 + rank} [{rank}] NCCL INFO Channel 00 : {rank}[{rank}] -> {(rank + 1) % 4}"
+            f"[{(rank + 1) % 4}] via SHM/direct/direct"
+            for rank in range(4)
+        ),
+        "Load weight end.",
+        "The server is fired up and ready to roll!",
+        "[2026-11-29 12:00:00 TP0] Decode batch, #running-req: 1, #token: 83, token usage: 0.00, accept len: 2.71, "
+        "accept rate: 0.85, cuda graph: True, gen throughput (token/s): 152.54, #queue-req: 0",
+    )
     shared = [f"/dev/shm/nccl-{number:06d}" for number in range(28)]
     ranks = {
         f"process {500 + rank}": process(
@@ -164,9 +187,14 @@ def service_answer() -> dict[str, Any]:
             "verify": said(""),
             "journal": said("\n".join(json.dumps({"message": m, "priority": "6", "pid": "412"}) for m in log)),
             "manager": said(""),
+            "pulled": said("default.target\n  multi-user.target\n    ssh.service\n    sglang-qwen.service\n"),
+            "starts": said(started),
             "paths": said("UnitPath=/etc/systemd/system /run/systemd/system /usr/lib/systemd/system\n"),
         },
         f"file {UNIT}": file((HERE / "deploy/sglang-qwen.service").read_text(encoding="utf-8")),
+        "program /usr/bin/python3": {"stat": data(mtime=NOW - 9e6, ctime=NOW - 8e6)},
+        "nccl /root/.nccl.conf": {"text": GONE, "stat": GONE},
+        "nccl /etc/nccl.conf": {"text": {"t": "NCCL_SOCKET_IFNAME=eth0"}, "stat": data(mtime=NOW - 9e6)},
         "environment /etc/environment": {"text": {"t": ""}, "stat": data(mtime=NOW - 9e6)},
         "process 412": process(412, 1, ARGV.split(), block(main), [], started_s=STARTED_S),
         "process 455": process(
