@@ -66,7 +66,9 @@ class GpuRunSettings:
     peers: bool = True
 
     def arm_plans(self) -> tuple[ArmPlan, ...]:
-        """Give the arms: those over all devices first, then those over subsets."""
+        """Give the arms: those over all devices first, then those over subsets; () for one device, which has none."""
+        if len(self.devices) == 1:
+            return ()
         plans = [self._arm(name, name, ()) for name in self.arms]
         sizes = {"none": (), "pairs": (2,), "all": tuple(range(2, len(self.devices)))}[self.subsets]
         for size in sizes:
@@ -230,6 +232,7 @@ class GpuRuns:
             "torch",
             lambda: GpuPlan(
                 devices=self.settings.devices or None,
+                local=("torch_copy",),
                 mechanisms=("torch_copy",) if self.settings.peers else (),
                 simultaneous=(),
                 chains=(),
@@ -263,7 +266,7 @@ class GpuRuns:
 
     def _service_arms(self) -> tuple[ArmPlan, ...]:
         try:
-            return () if self.service is None else (self.service_arm,)
+            return () if self.service is None or len(self.settings.devices) == 1 else (self.service_arm,)
         except GpuInfraError:
             return ()  # whoever asks for it is told why
 
@@ -317,7 +320,7 @@ class GpuRuns:
 
     def _ask(self, name: Literal["cuda", "torch"], plan: GpuPlan) -> dict[str, Any]:
         """Run a program on the target; gives what it said, or why it said nothing."""
-        expected = estimate(plan, max(2, len(self.settings.devices) or 8), name)
+        expected = estimate(plan, len(self.settings.devices) or 8, name)
         self.on_progress(
             f"{self.alias}: {name}_program: {expected.tasks} transfers, {expected.bytes / 1e9:.1f} GB, "
             f"{len(plan.arms)} all-reduce arms, about {expected.seconds:.0f} s"

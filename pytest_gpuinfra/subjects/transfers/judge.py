@@ -84,6 +84,29 @@ def judge_transfer(
     return Verdict(ending="wrong", subject=subject, observed=observed, expected=expected, why=_CORRUPT, action=_ACTION)
 
 
+def judge_alone(transfer: PeerTransfer | None, subject: str) -> Verdict:
+    """Judge the copies on one GPU alone, as read back by the GPU itself."""
+    expected = "every byte right, as read back by the GPU"
+    if transfer is None:
+        return Verdict(
+            ending="error",
+            subject=subject,
+            observed="the program says nothing of it: it did not get there",
+            expected=expected,
+            action="see the other results of this program, then run again",
+        )
+    if transfer.outcome in ("error", "not_tested"):
+        return Verdict(ending="error", subject=subject, observed=str(transfer), expected=expected, action=_UNOBSERVED)
+    return Verdict(
+        ending="ok" if transfer.outcome == "right" else "wrong",
+        subject=subject,
+        observed=str(transfer),
+        expected=expected,
+        why="weights and requests reach the GPU this way: a model on it alone computes with wrong bytes",
+        action="read the kernel log for Xids and PCIe errors, and the GPU's ECC and row-remapping counters",
+    )
+
+
 def judge_capability(transfer: PeerTransfer | None, subject: str) -> Verdict:
     """Judge whether the driver offers peer access, where the inventory says that it must be correct."""
     if transfer is None or transfer.can_access is None:

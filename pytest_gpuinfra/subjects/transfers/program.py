@@ -69,7 +69,8 @@ class ProgramPlan:
         kernel: Kernel release.
         devices: PCI addresses at hand. Shape (n,), PCI order.
         missing: PCI addresses asked for that CUDA does not show.
-        tasks: Pairs, simultaneous pairs and chains to come.
+        local: Mechanisms that each device is tried with alone; None from a program that knew of none.
+        tasks: Copies on one device, pairs, simultaneous pairs and chains to come.
         bytes: Bytes that these copy.
         arms: Names of the arms to come.
         expected_s: Seconds that it thinks to need.
@@ -84,6 +85,7 @@ class ProgramPlan:
     kernel: str
     devices: tuple[str, ...]
     missing: tuple[str, ...]
+    local: tuple[str, ...] | None
     tasks: int
     bytes: int
     arms: tuple[str, ...]
@@ -132,6 +134,7 @@ class GpuProgramRun:
         skipped_reason: Why nothing was tried (no torch); None if something was.
         plan: None if the run did not get so far.
         devices: Those at hand and those asked for. Shape (n,).
+        local: Copies on one device alone, its source and destination, by device and mechanism. Shape (n,).
         transfers: Shape (n,), by pair and mechanism, in the order in which they ran.
         chains: The same of chains of three.
         runs: All-reduce arms, in order.
@@ -144,6 +147,7 @@ class GpuProgramRun:
     skipped_reason: str | None
     plan: ProgramPlan | None
     devices: tuple[ProgramDevice, ...]
+    local: tuple[PeerTransfer, ...]
     transfers: tuple[PeerTransfer, ...]
     chains: tuple[PeerTransfer, ...]
     runs: tuple[AllReduceRun, ...]
@@ -164,7 +168,7 @@ class GpuProgramRun:
         """What it says without a plan, so that nobody knows of which boot and on what; "" if nothing."""
         if self.plan is not None:
             return ""
-        if self.devices or self.transfers or self.chains or self.runs:
+        if self.devices or self.local or self.transfers or self.chains or self.runs:
             return "results without a plan"
         return "complete without a plan" if self.complete and self.skipped_reason is None else ""
 
@@ -184,6 +188,10 @@ class GpuProgramRun:
                 return one
         return None
 
+    def alone(self, pci: str, mechanism: str) -> PeerTransfer | None:
+        """Give the copies on one device alone; None if the run has none such."""
+        return next((one for one in self.local if (one.src, one.dst, one.mechanism) == (pci, pci, mechanism)), None)
+
 
 def parse_gpu_program_events(lines: Iterable[str], *, source: str = "GPU program") -> GpuProgramRun:
     """
@@ -197,7 +205,7 @@ def parse_gpu_program_events(lines: Iterable[str], *, source: str = "GPU program
         ParseError: A line is no JSON object, or an event has a shape that this version does not know.
     """
     events = [load_event(source, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    known = {"progress", "plan", "device", "pair", "chain", "allreduce", "error", "skipped", "end"}
+    known = {"progress", "plan", "device", "local", "pair", "chain", "allreduce", "error", "skipped", "end"}
     by_name: dict[str, list[ProgramEvent]] = {name: [] for name in known}
     for event in events:
         name = event.text("event")
@@ -215,6 +223,7 @@ def parse_gpu_program_events(lines: Iterable[str], *, source: str = "GPU program
         skipped_reason=by_name["skipped"][0].text("reason") if by_name["skipped"] else None,
         plan=plans[0] if plans else None,
         devices=tuple(_device(event) for event in by_name["device"]),
+        local=tuple(parse_peer_transfer(event) for event in by_name["local"]),
         transfers=tuple(parse_peer_transfer(event) for event in by_name["pair"]),
         chains=tuple(parse_peer_transfer(event) for event in by_name["chain"]),
         runs=tuple(parse_all_reduce(event) for event in by_name["allreduce"]),
@@ -259,6 +268,7 @@ def _plan(event: ProgramEvent) -> ProgramPlan:
         kernel=event.text("kernel"),
         devices=event.texts("devices"),
         missing=event.texts("missing"),
+        local=event.texts("local") if event.optional("local", list) is not None else None,
         tasks=event.integer("tasks"),
         bytes=event.integer("bytes"),
         arms=event.texts("arms"),

@@ -1,7 +1,7 @@
 """
-One copy between GPUs as a GPU program saw it: a directed pair, or a chain of three, by one mechanism.
+One copy as a GPU program saw it: a directed pair, a chain of three, or one GPU alone, by one mechanism.
 
-Source: on_target/gpu/pairs.py and on_target/gpu/torch_program.py, events "pair" and "chain".
+Source: on_target/gpu/pairs.py and on_target/gpu/torch_program.py, events "local", "pair" and "chain".
 """
 
 from __future__ import annotations
@@ -124,6 +124,8 @@ class PeerTransfer:
     @property
     def pair(self) -> str:
         """The pair or chain, for people."""
+        if self.src == self.dst:
+            return f"{self.src} alone"
         return " to ".join([self.src, *([self.via] if self.via else []), self.dst])
 
     @property
