@@ -6,7 +6,7 @@ Source: on_target/gpu/arm.py, event "allreduce".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -170,6 +170,29 @@ class AllReduceRun:
         """Whether something wrong was seen, as opposed to nothing seen."""
         return self.ending in ("wrong", "failed", "hang", "crash")
 
+    def doubts(self, devices: Sequence[str]) -> str:
+        """
+        Say what in it does not go with right sums over these GPUs; "" if everything does.
+
+        Args:
+            devices: PCI addresses, shape (world_size,).
+        """
+        found = []
+        if sorted(self.devices) != sorted(devices):
+            found.append(f"it was over {', '.join(self.devices) or 'no GPU'}, not {', '.join(devices)}")
+        if [(one.rank, one.pci) for one in self.ranks] != list(enumerate(self.devices)):
+            found.append(f"{len(self.ranks)} of {len(self.devices)} ranks report, or for other GPUs")
+        found += [
+            f"rank {one.rank} {one.error or one.signal or 'was not through'}"
+            for one in self.ranks
+            if one.error or one.signal or not one.done or one.exit_status
+        ]
+        if not self.sums:
+            found.append("no sum was made")
+        if self.library is None:
+            found.append("no rank names its NCCL")
+        return "; ".join(found)
+
     def __str__(self) -> str:
         words = "+".join(sorted(self.transports)) or "no transport proven"
         speed = "" if self.speed is None else f", busbw {self.speed.busbw_gb_s:g} GB/s"
@@ -191,6 +214,8 @@ def parse_all_reduce(event: ProgramEvent) -> AllReduceRun:
     proven = sums and all(one.ranks_reported == len(devices) and not one.wrong_elements for one in sums)
     if ending == "right" and not proven:
         raise event.unknown("a right ending without a right sum in every rank")
+    if ending == "right" and event.optional("reason", str) is not None:
+        raise event.unknown("a right ending with a reason")
     library, speed = event.part("library"), event.part("speed")
     return AllReduceRun(
         program=cast(Program, event.one_of("program", get_args(Program))),
@@ -223,7 +248,18 @@ def parse_all_reduce(event: ProgramEvent) -> AllReduceRun:
 
 
 def parse_sum(event: ProgramEvent) -> SumResult:
-    """Read one sum of an event."""
+    """
+    Read one sum of an event.
+
+    Raises:
+        ParseError: It has another shape, or its counts contradict each other.
+    """
+    elements, wrong = event.integer("elements"), event.integer("wrong_elements")
+    if not elements or event.integer("size_bytes") // elements not in (2, 4) or not event.integer("repeat"):
+        raise event.unknown("a sum of another number of elements than its size has")
+    kinds = event.integer("unreduced_elements") + event.integer("zero_elements")
+    if not wrong and (kinds or event.counts("wrong_by_rank") or event.optional("first_wrong_index", int) is not None):
+        raise event.unknown("a right sum with wrong elements")
     return SumResult(
         type=event.text("type"),
         size_bytes=event.integer("size_bytes"),

@@ -7,7 +7,7 @@ A run without its last event is incomplete, whatever else it says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -163,11 +163,50 @@ class GpuProgramRun:
         fatal = [trouble.reason for trouble in self.troubles if trouble.fatal]
         return fatal[0] if fatal else "the program ended without its last event"
 
+    def faults(self, devices: Sequence[str]) -> list[str]:
+        """
+        Say in what its plan, its devices and its results do not go together.
+
+        Args:
+            devices: PCI addresses that it was to use; () for every device that CUDA shows.
+        """
+        plan = self.plan
+        if plan is None:
+            return ["it says nothing of a plan"] if self.skipped_reason is None else []
+        told = {one.pci for one in self.devices}
+        found = [f"{one.pci}: not usable: {one.reason}" for one in self.devices if not one.usable]
+        found += [f"{pci}: it says nothing of this device" for pci in plan.devices if pci not in told]
+        planned = {*plan.devices, *plan.missing}
+        strangers = sorted((told | self._addresses) - planned)
+        found += [f"{pci}: not among the devices of its plan" for pci in strangers]
+        if not plan.devices:
+            found.append("no device is at hand")
+        if devices and planned != set(devices):
+            found.append(f"planned for {', '.join(sorted(planned))}, and to be for {', '.join(devices)}")
+        both = [one for one in self.transfers if one.simultaneous]
+        tasks = len(self.local) + len(self.transfers) - len(both) // 2 + len(self.chains)
+        if tasks != plan.tasks or len(both) % 2:
+            found.append(f"{plan.tasks} transfers were planned, and there are results of {tasks}")
+        if [run.arm for run in self.runs] != list(plan.arms):
+            found.append(
+                f"all-reduce arms planned: {', '.join(plan.arms) or 'none'}; "
+                f"with a result: {', '.join(run.arm for run in self.runs) or 'none'}"
+            )
+        if any(run.program != plan.program for run in self.runs):
+            found.append(f"an all-reduce of another program than {plan.program}")
+        return found
+
+    @property
+    def _addresses(self) -> set[str]:
+        copies = (*self.local, *self.transfers, *self.chains)
+        ends = {pci for one in copies for pci in (one.src, one.dst, one.via) if pci is not None}
+        return ends | {pci for run in self.runs for pci in run.devices}
+
     @property
     def unplanned(self) -> str:
         """What it says without a plan, so that nobody knows of which boot and on what; "" if nothing."""
         if self.plan is not None:
-            return ""
+            return "skipped, and a plan" if self.skipped_reason is not None else ""
         if self.devices or self.local or self.transfers or self.chains or self.runs:
             return "results without a plan"
         return "complete without a plan" if self.complete and self.skipped_reason is None else ""

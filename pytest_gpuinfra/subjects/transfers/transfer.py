@@ -156,9 +156,15 @@ def parse_peer_transfer(event: ProgramEvent) -> PeerTransfer:
     """
     outcome = cast(Outcome, event.one_of("outcome", get_args(Outcome)))
     wrong = event.integer("wrong_bytes") + event.integer("guard_wrong_bytes")
-    if outcome == "right" and (wrong or not event.integer("copies_checked")):
+    compared = min(event.integer(name) for name in ("copies_checked", "bytes_checked", "largest_bytes"))
+    if outcome == "right" and (wrong or not compared):
         raise event.unknown("a right outcome that nothing was compared for")
     corruption = event.optional("class", str)
+    counts = ("wrong_copies", "never_written_bytes", "zeroed_bytes", "scrambled_bytes")
+    words = (corruption, event.optional("reason", str))
+    contrary = any(map(event.integer, counts)) or event.parts("failures") or event.optional("can_access", bool) is False
+    if outcome == "right" and (contrary or words != (None, None)):
+        raise event.unknown("a right outcome, and words of a wrong one")
     if outcome == "wrong" and (not wrong or corruption not in get_args(Corruption)):
         raise event.unknown("a wrong outcome without wrong bytes or their class")
     return PeerTransfer(

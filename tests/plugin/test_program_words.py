@@ -1,0 +1,116 @@
+"""A GPU program's own word, changed in one place and replayed: nothing that it says may be lost without a word of ours."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuinfra.inventory.inventory import Expectation
+from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
+from tests.plugin.conftest import Judged, judge_recording
+from tests.plugin.test_gpu import gathered, lines, machine
+
+SEED = 20261130
+OUTPUTS = ("cuda", "torch", "as-another-user-cuda", "as-another-user-torch")
+SUITES = "local_copies or peer_copies or all_reduce or gpu_programs"
+FREE = {
+    "figures, of which any may be true": r"(took_s|at_s|expected_s|import_s|phases|joining_s|silent_s|gb_s|speed|pid|"
+    r"bytes|time_s|algbw_gb_s|busbw_gb_s|began_monotonic_s|ended_monotonic_s|log_from|log_to|memory_\w+|"
+    r"largest_copy_bytes|multiprocessors|seed)",
+    "names, of which any may be true": r"(kernel|kernel_module|python|visible_devices|about|torch|torch_cuda|uuid|name|"
+    r"driver|path|version|index|compute_\w+|mig|stage|last_line|library|sham|detail|program_version|arm)",
+    "what was tried, which the results tell as well": r"(mechanisms|simultaneous|chains|removed_files|environment|unset|"
+    r"log|NCCL_\w+)",
+    "of no effect beside the rest": r"(stand_in|repeat|type|world_size|exit_status|signal|error)",
+}
+"""Fields, by their last name, whose loss or change changes no verdict; what is allowed here is allowed for a reason."""
+OF_EACH = int(os.environ.get("GPUINFRA_WORDS", "25"))
+"""Changes of each output that are judged, drawn by the dice; by hand: GPUINFRA_WORDS=1000, all of them, in ten minutes."""
+
+
+def events(name: str) -> list[dict[str, Any]]:
+    """Give the events of a recorded run, without its progress."""
+    return [event for line in lines(name) if (event := json.loads(line))["event"] != "progress"]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Give the path of every field of an event; of a list that of each element, too."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield (*path, key)
+        yield from places(child, (*path, key))
+
+
+def other(value: Any) -> Any:
+    """Give another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return type(value)(0 if value else 1)
+    if isinstance(value, str):
+        return "other"
+    return type(value)() if value else None if isinstance(value, dict) else ["other"] if value == [] else "other"
+
+
+def mutations(said: list[dict[str, Any]], dice: random.Random) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Give (what, events) of each kind of event and field: one of them, by the dice, dropped, and made another."""
+    for number, event in enumerate(said):
+        yield f"drop {event['event']} {number}", said[:number] + said[number + 1 :]
+    by_kind: dict[tuple[Any, ...], list[tuple[int, tuple[Any, ...]]]] = {}
+    for number, event in enumerate(said):
+        for path in places(event):
+            kind = (event["event"], *("*" if isinstance(key, int) else key for key in path))
+            by_kind.setdefault(kind, []).append((number, path))
+    for kind, found in by_kind.items():
+        names = [key for key in kind if key != "*"]
+        if any(re.fullmatch(pattern, names[-1]) for pattern in FREE.values()):
+            continue
+        for how in ("drop", "change"):
+            number, path = dice.choice(found)
+            changed = copy.deepcopy(said)
+            at: Any = changed[number]
+            for key in path[:-1]:
+                at = at[key]
+            if how == "drop":
+                del at[path[-1]]
+            else:
+                at[path[-1]] = other(at[path[-1]])
+            yield f"{how} {number} {'.'.join(map(str, (kind[0], *path)))}", changed
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Judged, dict[str, str]]:
+    """Judge every changed output, each as a host of its own; gives what was changed, by host."""
+    dice = random.Random(SEED)
+    capture = machine().capture("x", Expectation())
+    hosts: dict[str, RecordedHost] = {}
+    changes: dict[str, str] = {}
+    healthy = {"cuda": lines("cuda"), "torch": lines("torch")}
+    for output in OUTPUTS:
+        program = output.rpartition("-")[2]
+        made = list(mutations(events(output), dice))
+        for number, (what, changed) in enumerate(dice.sample(made, min(OF_EACH, len(made)))):
+            alias = f"{output}-{number}"
+            said = {**healthy, program: [json.dumps(event) for event in changed]}
+            hosts[alias] = RecordedHost({}, capture, gathered(said["cuda"], said["torch"]))
+            changes[alias] = f"{output}: {what}"
+    directory = tmp_path_factory.mktemp("words")
+    write_recording(directory / "made.json", Recording(hosts))
+    return judge_recording(directory, "made.json", "-k", SUITES, timeout_s=1500), changes
+
+
+def test_nothing_that_is_lost_or_changed_passes_everywhere(judged: tuple[Judged, dict[str, str]]) -> None:
+    """Each event dropped, and each field dropped or made another, ends an item in FAILED or ERROR."""
+    run, changes = judged
+    passed = [what for alias, what in changes.items() if not run.of_host(alias).ended("failed", "error")]
+
+    assert len(changes) == len(OUTPUTS) * OF_EACH or OF_EACH > 100
+    assert passed == []
