@@ -1,4 +1,4 @@
-"""A GPU program's own word, changed in one place and replayed: nothing that it says may be lost without a word of ours."""
+"""What a GPU program says, and the kernel's log meanwhile, changed in one place and replayed: no change may pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,13 +26,13 @@ FREE = {
     r"largest_copy_bytes|multiprocessors|seed)",
     "names, of which any may be true": r"(kernel|kernel_module|python|visible_devices|about|torch|torch_cuda|uuid|name|"
     r"driver|path|version|index|compute_\w+|mig|stage|last_line|library|sham|detail|program_version|arm)",
-    "what was tried, which the results tell as well": r"(mechanisms|simultaneous|chains|removed_files|environment|unset|"
-    r"log|NCCL_\w+)",
+    "what was tried, which the results tell as well": r"(mechanisms|simultaneous|chains|removed_files|environment|"
+    r"unset|log|NCCL_\w+)",
     "of no effect beside the rest": r"(stand_in|repeat|type|world_size|exit_status|signal|error)",
 }
 """Fields, by their last name, whose loss or change changes no verdict; what is allowed here is allowed for a reason."""
 OF_EACH = int(os.environ.get("GPUINFRA_WORDS", "25"))
-"""Changes of each output that are judged, drawn by the dice; by hand: GPUINFRA_WORDS=1000, all of them, in ten minutes."""
+"""Changes of each output that are judged, drawn by the dice; by hand GPUINFRA_WORDS=1000, all of them: ten minutes."""
 
 
 def events(name: str) -> list[dict[str, Any]]:
@@ -114,3 +113,52 @@ def test_nothing_that_is_lost_or_changed_passes_everywhere(judged: tuple[Judged,
 
     assert len(changes) == len(OUTPUTS) * OF_EACH or OF_EACH > 100
     assert passed == []
+
+
+XID = "NVRM: Xid (PCI:0000:00:06): 79, pid=1, name=x, GPU has fallen off the bus."
+LOGS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "quiet": ({"kmsg": "6,1,2000000,-;usb 1-1: new device\n"}, "passed", ""),
+    "empty": ({"kmsg": ""}, "passed", ""),
+    "xid": ({"kmsg": f"4,1,2000000,-;{XID}\n"}, "failed", "fallen off the bus"),
+    "refused": (
+        {"kmsg": "3,1,2000000,-;DMAR: [DMA Write] Request device [00:06.0] fault addr 0x1000 [fault reason 05]\n"},
+        "failed",
+        "fault addr 0x1000",
+    ),
+    "another-device": (
+        {"kmsg": "3,1,2000000,-;nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n"},
+        "failed",
+        "20034",
+    ),
+    "unreadable": ({"kmsg": None, "log_reason": "EPERM: Operation not permitted"}, "error", "EPERM"),
+    "garbage": ({"kmsg": "<html>\n"}, "error", "not a /dev/kmsg record"),
+    "hole-before": ({"kmsg": "6,9,2000000,-;usb 1-1: new device\n"}, "error", "records 1 to 8 are missing"),
+    "hole-within": ({"kmsg": "6,1,2000000,-;a\n6,5,2000000,-;b\n"}, "error", "records 2 to 4 are missing"),
+    "hole-and-xid": ({"kmsg": f"6,9,2000000,-;{XID}\n"}, "failed", "fallen off the bus"),
+    "allowed": ({"kmsg": f"4,1,2000000,-;{XID}\n"}, "passed", ""),
+}
+"""(what the recording holds, how the item ends, what it says) by name."""
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """Judge the healthy output with each kernel log."""
+    capture = machine().capture("x", Expectation())
+    hosts = {}
+    for name, (more, _, _) in LOGS.items():
+        spec = {"expect": {"kernel_log": {"allow": ["Xid .*: 79"]}}} if name == "allowed" else {}
+        hosts[name] = RecordedHost(spec, capture, gathered(lines("cuda"), lines("torch"), **more))
+    directory = tmp_path_factory.mktemp("logged")
+    write_recording(directory / "made.json", Recording(hosts))
+    return judge_recording(directory, "made.json", "-k", "gpu_programs or peer_copies")
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_kernel_log_of_our_own_load_is_judged(name: str, logged: Judged) -> None:
+    """A fault fails whatever device it names; what cannot be read, or not whole, is unknown; the copies stay right."""
+    _, ending, said = LOGS[name]
+    outcomes, item = logged.of_host(name), "test_kernel_logs_no_fault_while_cuda_program_runs[]"
+
+    assert outcomes.outcomes[item] == ending
+    assert said in outcomes.messages[item]
+    assert outcomes.ended("failed", "error") == ([item] if ending != "passed" else [])

@@ -13,13 +13,7 @@ from tests.unit.test_house import PACKAGE, ROOT, modules
 ROOTS = ("plugin", "cli", "hooks", "fixtures.", "__init__", "endpoint.llamacpp_child")
 """Modules that pytest, a person, a user's test or a child of ours enters by name; suites besides."""
 AWAITING = {
-    "endpoint.error_body: ContextOverflow parse_context_overflow",
-    "endpoint.health: WAITING",
-    "endpoint.judge_answers: judge_body judge_streamed",
-    "endpoint.judge_readiness: judge_health",
-    "endpoint.refusals: judge_error_bodies judge_context_fit",
     "endpoint.speculation_logs: parse_llamacpp_log parse_vllm_v0_log interval parse_benchmark",
-    "endpoint.stream: parse_stream read_lines",
     "subjects.boot.dma_mode: translation_expected judge_dma_mode",
     "subjects.boot.virtualization: Virtualization parse_virtualization",
     "subjects.container.config: PassedDevice ContainerConfig parse_container_config",
