@@ -62,7 +62,6 @@ class StreamReader:
     pieces: list[tuple[float, str]] = field(default_factory=list)
     raw: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
-    chunks: int = 0
 
     def feed(self, line: str, at_s: float = 0.0) -> None:
         """
@@ -112,7 +111,6 @@ class StreamReader:
         self._take(chunk, at_s)
 
     def _take(self, chunk: dict[str, object], at_s: float) -> None:
-        self.chunks += 1
         if isinstance(chunk.get("model"), str):
             self.model = str(chunk["model"])
         if isinstance(chunk.get("usage"), dict):

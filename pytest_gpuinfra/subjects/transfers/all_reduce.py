@@ -17,6 +17,10 @@ RunEnding = Literal["right", "wrong", "hang", "crash", "failed", "inconclusive"]
 """failed: NCCL returned an error. inconclusive: no sum was made, for a reason that is not the path's."""
 
 
+_SIZES = {"int32": 4, "float32": 4, "bfloat16": 2}
+"""Bytes of an element by its type."""
+
+
 @dataclass(frozen=True, slots=True)
 class SumResult:
     """
@@ -189,6 +193,17 @@ class AllReduceRun:
         ]
         if not self.sums:
             found.append("no sum was made")
+        repeats: dict[tuple[str, int], list[int]] = {}
+        for one in self.sums:
+            repeats.setdefault((one.type, one.size_bytes), []).append(one.repeat)
+        most = max(map(len, repeats.values()), default=0)
+        if any(sorted(numbers) != list(range(1, most + 1)) for numbers in repeats.values()):
+            found.append("some of its sums are missing")
+        world = range(len(self.devices))
+        if any(c.src_rank == c.dst_rank or not {c.src_rank, c.dst_rank} <= {*world} for c in self.channels):
+            found.append("NCCL's log names a channel between ranks that there are not")
+        if not all(c.count for c in self.channels):
+            found.append("NCCL's log names a channel and counts none")
         if self.library is None:
             found.append("no rank names its NCCL")
         return "; ".join(found)
@@ -210,6 +225,8 @@ def parse_all_reduce(event: ProgramEvent) -> AllReduceRun:
     """
     ending = cast(RunEnding, event.one_of("ending", get_args(RunEnding)))
     devices = event.texts("devices")
+    if event.integer("world_size") != len(devices):
+        raise event.unknown("a world of another size than its devices")
     sums = tuple(parse_sum(part) for part in event.parts("runs"))
     proven = sums and all(one.ranks_reported == len(devices) and not one.wrong_elements for one in sums)
     if ending == "right" and not proven:
@@ -255,7 +272,8 @@ def parse_sum(event: ProgramEvent) -> SumResult:
         ParseError: It has another shape, or its counts contradict each other.
     """
     elements, wrong = event.integer("elements"), event.integer("wrong_elements")
-    if not elements or event.integer("size_bytes") // elements not in (2, 4) or not event.integer("repeat"):
+    size = _SIZES.get(event.text("type"))
+    if not elements or size is None or event.integer("size_bytes") // size != elements or not event.integer("repeat"):
         raise event.unknown("a sum of another number of elements than its size has")
     kinds = event.integer("unreduced_elements") + event.integer("zero_elements")
     if not wrong and (kinds or event.counts("wrong_by_rank") or event.optional("first_wrong_index", int) is not None):

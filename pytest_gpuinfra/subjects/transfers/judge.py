@@ -295,14 +295,13 @@ def judge_transport(run: AllReduceRun | None, subject: str, arm: str) -> Verdict
             expected=expected,
             action="see the all-reduce of this arm",
         )
-    silent = sorted(set(range(len(run.devices))) - {rank for c in run.channels for rank in (c.src_rank, c.dst_rank)})
-    if silent or not all(c.count for c in run.channels):
+    ends = {c.src_rank for c in run.channels if c.count} & {c.dst_rank for c in run.channels if c.count}
+    silent = sorted(set(range(len(run.devices))) - ends)
+    if silent:
         return Verdict(
             ending="error",
             subject=subject,
-            observed=f"NCCL's log proves no channel of rank {', '.join(map(str, silent))}"
-            if silent
-            else "NCCL's log names a channel and counts none",
+            observed=f"NCCL's log does not prove a channel to and from rank {', '.join(map(str, silent))}",
             expected=expected,
             action="see the all-reduce of this arm",
         )

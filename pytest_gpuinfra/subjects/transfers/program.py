@@ -192,6 +192,11 @@ class GpuProgramRun:
                 f"all-reduce arms planned: {', '.join(plan.arms) or 'none'}; "
                 f"with a result: {', '.join(run.arm for run in self.runs) or 'none'}"
             )
+        found += [
+            f"all-reduce {run.arm}: right, and yet {doubts}"
+            for run in self.runs
+            if run.ending == "right" and (doubts := run.doubts(run.devices))
+        ]
         if any(run.program != plan.program for run in self.runs):
             found.append(f"an all-reduce of another program than {plan.program}")
         return found
@@ -316,6 +321,8 @@ def _plan(event: ProgramEvent) -> ProgramPlan:
 
 
 def _device(event: ProgramEvent) -> ProgramDevice:
+    if event.boolean("usable") != (event.optional("reason", str) is None):
+        raise event.unknown("a usable device with a reason why not, or the reverse")
     return ProgramDevice(
         pci=event.text("pci"),
         usable=event.boolean("usable"),

@@ -162,7 +162,8 @@ def parse_peer_transfer(event: ProgramEvent) -> PeerTransfer:
     corruption = event.optional("class", str)
     counts = ("wrong_copies", "never_written_bytes", "zeroed_bytes", "scrambled_bytes")
     words = (corruption, event.optional("reason", str))
-    contrary = any(map(event.integer, counts)) or event.parts("failures") or event.optional("can_access", bool) is False
+    able = event.optional("can_access", bool) or (event.text("src") == event.text("dst"))
+    contrary = any(map(event.integer, counts)) or event.parts("failures") or not able
     if outcome == "right" and (contrary or words != (None, None)):
         raise event.unknown("a right outcome, and words of a wrong one")
     if outcome == "wrong" and (not wrong or corruption not in get_args(Corruption)):
