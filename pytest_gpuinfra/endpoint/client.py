@@ -118,11 +118,18 @@ class InferenceEndpoint:
 
     def get(self, path: str, *, total_s: float | None = None) -> HttpAnswer:
         """
-        Fetch one path, whatever its status.
+        Fetch one path, whatever its status; once more if the connection was closed before any answer.
+
+        A server may close a connection at any time, and clients ask again what changes nothing. Source: RFC 9112 9.3.1.
 
         Raises:
             NoAnswer, BrokenAnswer: As exchange() does.
         """
+        try:
+            return exchange(self.client, "GET", path, limits=self._limits(total_s))
+        except NoAnswer as error:
+            if error.kind != "closed":
+                raise
         return exchange(self.client, "GET", path, limits=self._limits(total_s))
 
     def post(self, path: str, body: Mapping[str, Any] | bytes, *, total_s: float | None = None) -> HttpAnswer:

@@ -32,24 +32,6 @@ class ErrorBody:
     type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ContextOverflow:
-    """
-    A request that does not fit the context. All in tokens; None where the message does not say.
-
-    Attributes:
-        limit: Longest context that the server allows, prompt and answer together.
-        requested: Tokens that the request needs in all.
-        input: Of these, tokens of the prompt.
-        completion: Of these, tokens reserved for the answer.
-    """
-
-    limit: int
-    requested: int | None = None
-    input: int | None = None
-    completion: int | None = None
-
-
 def parse_error_body(text: str) -> ErrorBody | None:
     """
     Read the error out of a body, whichever of the five shapes it has.
@@ -78,34 +60,6 @@ def error_in(body: object) -> ErrorBody | None:
     if body.get("object") == "error" or ("message" in body and "choices" not in body):
         return _from_fields(body)
     return None
-
-
-def parse_context_overflow(message: str) -> ContextOverflow | None:
-    """
-    Read the numbers out of a "too many tokens" message.
-
-    Returns:
-        None if the message is about something else.
-
-    Source: SGLang 0.5 ("model's maximum context length of N tokens. You requested a total of ..."),
-    vLLM 0.4 to 0.32 ("maximum context length is N tokens. However, you requested ...", "max_model_len=N").
-    """
-    message = message[:LONGEST]
-    limit = re.search(r"(?:maximum context length (?:of|is)|max_model_len=|context size(?: of)?)\s*\(?(\d+)", message)
-    if limit is None:
-        return None
-
-    def number(pattern: str) -> int | None:
-        found = re.search(pattern, message)
-        return int(found[1]) if found else None
-
-    return ContextOverflow(
-        limit=int(limit[1]),
-        requested=number(r"requested (?:a total of )?(\d+)(?: tokens)?(?=[: (])"),
-        input=number(r"(\d+) (?:tokens from the input messages|in the messages|tokens in the messages)")
-        or number(r"(?:prompt|input) contains (?:at least )?(\d+)"),
-        completion=number(r"(\d+) (?:tokens for the completion|in the completion|output tokens)"),
-    )
 
 
 def _from_fields(fields: dict[str, object]) -> ErrorBody | None:

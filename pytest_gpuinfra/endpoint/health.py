@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from pytest_gpuinfra.endpoint.error_body import error_in
 from pytest_gpuinfra.endpoint.json_text import read_json
+from pytest_gpuinfra.masking import first_of
 
 HealthState: TypeAlias = Literal[
     "ok",
@@ -36,9 +37,6 @@ foreign: 200 with a web page, so something else than an inference server answers
 ALIVE: frozenset[HealthState] = frozenset({"ok", "busy"})
 """States that pass the health rung."""
 
-WAITING: frozenset[HealthState] = frozenset({"starting", "loading", "throttled"})
-"""States that time alone may cure."""
-
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -60,7 +58,7 @@ class Health:
     error_type: str | None = None
 
     def __str__(self) -> str:
-        said = f" {self.error!r}" if self.error else (" with an empty body" if not self.body else "")
+        said = f" {self.error or first_of(' '.join(self.body.split()), 120)!r}" if self.body else " with an empty body"
         return f"{self.status}{said} ({self.state})"
 
 

@@ -14,7 +14,6 @@ from pytest_gpuinfra.endpoint.failures import BrokenAnswer
 from pytest_gpuinfra.endpoint.match import LONGEST, compare
 from pytest_gpuinfra.endpoint.prompts import Prompt
 from pytest_gpuinfra.endpoint.smoke import Asked
-from pytest_gpuinfra.endpoint.stream import StreamAnswer
 from pytest_gpuinfra.masking import first_of
 from pytest_gpuinfra.subjects.verdict import Verdict
 
@@ -47,42 +46,6 @@ def judge_answer(asked: Asked) -> Verdict:
         why=_WRONG,
         action=action,
         warnings=() if problem else _warnings(answer),
-    )
-
-
-def judge_body(answer: ChatAnswer) -> Verdict:
-    """
-    Judge whether an answer is one at all, whatever was asked.
-
-    wrong for one piece again and again, for an answer cut by length, and for no text.
-    """
-    problem, action = _form_problem(answer)
-    if not problem and not answer.answer:
-        problem, action = "the content is empty", "read the server's log for this request, and try the prompt by hand"
-    return Verdict(
-        ending="wrong" if problem else "ok",
-        subject="answer",
-        observed=shown(answer) + (f": {problem}" if problem else ""),
-        expected="a text that ends by itself",
-        why=_WRONG,
-        action=action,
-        warnings=() if problem else _warnings(answer),
-    )
-
-
-def judge_streamed(stream: StreamAnswer) -> Verdict:
-    """Judge whether a stream is an answer at all: no error in it, an end, and a text."""
-    if stream.complete:
-        return judge_body(stream.answer)
-    error = stream.error
-    said = f"an error under status {stream.status}: {error.message}" if error else "it broke off without an end"
-    return Verdict(
-        ending="wrong",
-        subject="stream",
-        observed=said,
-        expected="a stream that ends by finish_reason or [DONE], without an error",
-        why="clients take status 200 for success and get no answer",
-        action="read the server's log for this request",
     )
 
 

@@ -9,6 +9,8 @@ from pytest_gpuinfra.subjects.verdict import Verdict
 CLOCK_TOLERANCE_S = 300.0
 """How far `created` may be from now, in seconds, before a clock is called wrong."""
 
+_BY_ARGUMENT = "expect it of the service's arguments instead: expect.service.arguments"
+
 _STAMPS = ("sglang", "vllm", "llamacpp")
 """Engines whose `created` is the moment of the request (seen on SGLang 0.5, vLLM 0.32, llama.cpp)."""
 
@@ -33,16 +35,23 @@ def judge_max_model_len(
     Judge the context length that the server allows.
 
     Returns:
-        skip if nothing is expected, or if neither the model list nor the engine tells it.
+        skip if nothing is expected; error if something is, and neither the model list nor the engine tells it.
     """
     served = models.get(model)
     found, source = (served.max_model_len, served.max_model_len_source) if served else (None, None)
     if found is None and engine is not None and engine.info.context_length is not None:
         found, source = engine.info.context_length, "the engine's own account"
     subject = f"context length of {model}"
-    if expected is None or found is None:
-        reason = "nothing is expected" if expected is None else "the server does not tell it"
-        return Verdict(ending="skip", subject=subject, observed=reason, expected=str(expected))
+    if expected is None:
+        return Verdict(ending="skip", subject=subject, observed="nothing is expected", expected="nothing")
+    if found is None:
+        return Verdict(
+            ending="error",
+            subject=subject,
+            observed="neither the model list nor the engine tells it",
+            expected=f"{expected} tokens",
+            action=_BY_ARGUMENT,
+        )
     return Verdict(
         ending="ok" if found == expected else "wrong",
         subject=subject,
@@ -104,6 +113,10 @@ def judge_engine_setting(engine: EngineFacts, setting: str, expected: object) ->
         skip if nothing is expected; error if something is, and this engine does not tell.
     """
     found = getattr(engine.info, setting)
+    if found == "auto" != expected:
+        found, untold = None, f'{engine.name} tells "auto", and not what came of it'
+    else:
+        untold = f"{engine.name} does not tell it"
     subject = f"{engine}: {setting}"
     if expected is None:
         return Verdict(ending="skip", subject=subject, observed="nothing is expected", expected="nothing")
@@ -111,9 +124,9 @@ def judge_engine_setting(engine: EngineFacts, setting: str, expected: object) ->
         return Verdict(
             ending="error",
             subject=subject,
-            observed=f"{engine.name} does not tell it",
+            observed=untold,
             expected=str(expected),
-            action="expect it of the service's arguments instead: expect.service.arguments",
+            action=_BY_ARGUMENT,
         )
     return Verdict(
         ending="ok" if found == expected else "wrong",

@@ -1,13 +1,11 @@
-"""May requests be sent? Judged from the ladder, or from recorded answers of /health and /v1/models."""
+"""May requests be sent? Judged from the ladder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_gpuinfra.endpoint.health import ALIVE, WAITING, Health
-from pytest_gpuinfra.endpoint.models import ModelList
 from pytest_gpuinfra.endpoint.readiness import Readiness, Rung
-from pytest_gpuinfra.subjects.verdict import Ending, Verdict
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 _KEY = "name the environment variable that holds the key: api_key_env in the inventory"
 _WHY = "a balancer that sends traffic here gets errors or hangs"
@@ -24,8 +22,8 @@ def judge_readiness(readiness: Readiness) -> Verdict:
     """
     Judge a climb of the ladder.
 
-    ok if every rung was reached; error if the API key was refused, since then nothing is known about the model;
-    wrong otherwise.
+    ok if every rung was reached; error if the API key was refused, or a web page came in the API's place, since then
+    nothing is known about the model; wrong otherwise.
     """
     subject = f"{readiness.base_url}: readiness"
     expected = f"port, health, model list and one token within {readiness.wait_s:g} s"
@@ -42,6 +40,14 @@ def judge_readiness(readiness: Readiness) -> Verdict:
             expected=expected,
             action=_KEY,
         )
+    if readiness.stop == "foreign":
+        return Verdict(
+            ending="error",
+            subject=subject,
+            observed=f"{_timed(readiness.rungs)}; something else than an inference server answers: {missing.last}",
+            expected=expected,
+            action="correct `endpoint` in the inventory, or whatever stands in front of the server: a proxy, a sign-in",
+        )
     ended = {
         "unit": f"given up after {readiness.waited_s:.1f} s: {readiness.unit}",
         "model": f"given up after {readiness.waited_s:.1f} s: the server is healthy and keeps to this list",
@@ -55,41 +61,6 @@ def judge_readiness(readiness: Readiness) -> Verdict:
         expected=expected,
         why=_WHY,
         action=_ACTIONS[missing.name],
-    )
-
-
-def judge_health(answers: Sequence[Health], models: ModelList | None = None, models_status: int = 200) -> Verdict:
-    """
-    Judge recorded answers of /health, the last of which counts, beside what /v1/models gave.
-
-    Args:
-        answers: In the order in which they came; at least one.
-        models: Model list; None if none was read.
-        models_status: HTTP status of the model list.
-
-    Returns:
-        skip if the last one asks for patience and nothing contradicts it: wait, and judge again.
-    """
-    last = answers[-1]
-    observed = "; then ".join(str(answer) for answer in answers)
-    ending: Ending = "ok" if last.state in ALIVE else "skip" if last.state in WAITING else "wrong"
-    action = "wait and look again: give --gpu-wait=SECONDS"
-    if models_status in (401, 403) or last.state == "unauthorized":
-        ending, action = (
-            "error",
-            _KEY,
-        )
-        observed += f"; /v1/models: status {models_status}, so the key is missing or wrong"
-    elif last.state in WAITING and models is not None:
-        ending, action = "wrong", "wait for /health: the model list is static, and answers before the warm-up"
-        observed += f"; /v1/models lists {', '.join(models.ids)} all the same"
-    return Verdict(
-        ending=ending,
-        subject="/health",
-        observed=observed,
-        expected="status 200, with or without a body",
-        why=_WHY,
-        action=action,
     )
 
 

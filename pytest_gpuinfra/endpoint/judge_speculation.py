@@ -48,7 +48,11 @@ def judge_speculation(
     )
     resolved = ALIASES.get(algorithm or "", algorithm)
     told = info.speculative_algorithm
-    if verdict.ok and resolved is not None and told is not None and told not in (resolved, algorithm):
+    if verdict.ok and resolved is not None and told is None:
+        return _error(
+            subject, f"{name} does not tell its algorithm ({verdict.observed})", "expect it of the service's arguments"
+        )
+    if verdict.ok and resolved is not None and told not in (resolved, algorithm):
         return _wrong(subject, f"algorithm {told}", f"{algorithm} (shown as {resolved})", "compare the arguments")
     return verdict
 
@@ -109,6 +113,8 @@ def _judge_on(
             expected,
             "see whether the draft model or head belongs to this model and precision; the log names what it loaded",
         )
+    if mean_length_min is not None and length is None:
+        return _error(subject, f"the mean accepted length is not told ({seen})", "expect it of an engine that tells it")
     if mean_length_min is not None and length is not None and length < mean_length_min:
         return _wrong(subject, f"accepting too little: {seen}", expected, "compare draft model, steps and load")
     return Verdict(ending="ok", subject=subject, observed=seen, expected=expected, why=_WHY)
@@ -160,7 +166,7 @@ def _expected(wanted: bool | None, mean_length_min: float | None) -> str:
 
 def _unseen(subject: str, wanted: bool | None, engine: str) -> Verdict:
     seen = f"{engine} gives no counters of speculation"
-    if wanted:
+    if wanted is not None:
         return _error(
             subject, seen, "start the server with its metrics on: --enable-metrics (SGLang), --metrics (llama.cpp)"
         )

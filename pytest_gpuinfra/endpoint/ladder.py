@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuinfra.endpoint.chat import parse_chat
-from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer
+from pytest_gpuinfra.endpoint.failures import BrokenAnswer, BrokenAnswerKind, NoAnswer
 from pytest_gpuinfra.endpoint.health import ALIVE, parse_health
 from pytest_gpuinfra.endpoint.models import parse_models
 from pytest_gpuinfra.endpoint.readiness import RUNGS, Readiness, Rung, RungName, Stop, UnitState
@@ -46,6 +46,7 @@ class Ladder:
     unit_asked_s: float = -UNIT_EVERY_S
     wrong_model_since_s: float | None = None
     unauthorized: bool = False
+    foreign: bool = False
     history: list[str] = field(default_factory=list)
     shown: str = ""
     shown_s: float = 0.0
@@ -63,7 +64,7 @@ class Ladder:
             pause = min(1.0, pause * 1.4)
 
     def _look(self) -> None:
-        self.unauthorized = False
+        self.unauthorized = self.foreign = False
         steps: tuple[tuple[RungName, Callable[[float], str]], ...] = (
             ("port", self._port),
             ("health", self._health),
@@ -77,6 +78,7 @@ class Ladder:
             except (EndpointError, OSError) as error:
                 said, good = getattr(error, "reason", "") or str(error), False
                 self.unauthorized = isinstance(error, NoAnswer) and error.kind == "unauthorized"
+                self.foreign = isinstance(error, BrokenAnswer) and error.kind == "content-type"
             self._note(name, said, good=good, took_s=time.monotonic() - before)
             if not good:
                 for later, _ in steps[at + 1 :]:
@@ -107,7 +109,8 @@ class Ladder:
         if health.state == "unauthorized":
             raise NoAnswer("unauthorized", f"/health: {health}", status=health.status)
         where = f" to {answer.headers.get('location')}" if health.state == "redirect" else ""
-        raise BrokenAnswer("status", f"/health: {health}{where}", status=health.status, text=answer.text)
+        kind: BrokenAnswerKind = "content-type" if health.state == "foreign" else "status"
+        raise BrokenAnswer(kind, f"/health: {health}{where}", status=health.status, text=answer.text)
 
     def _models(self, total_s: float) -> str:
         answer = expect_200(self.endpoint.get("/v1/models", total_s=total_s))
@@ -153,7 +156,7 @@ class Ladder:
         since = self.wrong_model_since_s
         if since is not None and self._now() - since >= WRONG_MODEL_SETTLES_S:
             return "model"
-        return "deadline" if self._left() <= 0 else None
+        return None if self._left() > 0 else "foreign" if self.foreign else "deadline"
 
     def _ask_unit(self) -> None:
         if self.unit_state is None or self._now() - self.unit_asked_s < UNIT_EVERY_S:

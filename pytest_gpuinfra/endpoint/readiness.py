@@ -13,9 +13,10 @@ from typing import Literal, TypeAlias
 RungName: TypeAlias = Literal["port", "health", "models", "token"]
 RUNGS: tuple[RungName, ...] = ("port", "health", "models", "token")
 
-Stop: TypeAlias = Literal["ready", "deadline", "unit", "unauthorized", "model"]
+Stop: TypeAlias = Literal["ready", "deadline", "unit", "unauthorized", "model", "foreign"]
 """
 ready: all rungs. deadline: the time is over. unit: the service's unit failed or flaps.
+foreign: the time is over, and a web page came in the API's place.
 unauthorized: the key is missing or wrong. model: a healthy server lists other models and keeps to it.
 """
 

@@ -7,7 +7,6 @@ and call it /get_server_info), llama.cpp /props and /slots, TGI 3 /info, vLLM /v
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from pytest_gpuinfra.endpoint.json_text import read_json
@@ -28,9 +27,7 @@ class ServerInfo:
         kv_cache_dtype: Precision of the KV cache, verbatim.
         context_length: Context asked for, in tokens; None also where it is the model's own.
         max_total_tokens: Tokens that the KV cache holds.
-        served_model: Model id.
         speculative_algorithm: Resolved name ("EAGLE" where NEXTN was asked for); None also where it is off.
-        speculative_asked: Name on the command line, where the engine shows it.
         speculative_draft_tokens: Tokens verified at once, the certain one included.
         accept_lengths: Mean accepted length since the start, the certain token included. Shape (dp_size,),
             by data-parallel rank; empty until speculation has run.
@@ -46,9 +43,7 @@ class ServerInfo:
     kv_cache_dtype: str | None = None
     context_length: int | None = None
     max_total_tokens: int | None = None
-    served_model: str | None = None
     speculative_algorithm: str | None = None
-    speculative_asked: str | None = None
     speculative_draft_tokens: int | None = None
     accept_lengths: tuple[float, ...] = ()
     custom_all_reduce_off: bool | None = None
@@ -74,7 +69,6 @@ def parse_sglang_info(text: str) -> ServerInfo:
         raise ParseError("/server_info", 0, text, "none of SGLang's arguments in it")
     states = body.get("internal_states")
     lengths = [state.get("avg_spec_accept_length") for state in _dicts(states)]
-    asked = re.search(r"--speculative-algorithm[ =](\S+)", str(body.get("launch_command") or ""))
     algorithm = _text(args, "speculative_algorithm")
     return ServerInfo(
         version=_text(body, "version"),
@@ -85,9 +79,7 @@ def parse_sglang_info(text: str) -> ServerInfo:
         kv_cache_dtype=_text(args, "kv_cache_dtype"),
         context_length=_int(args, "context_length"),
         max_total_tokens=_int(body, "max_total_num_tokens"),
-        served_model=_text(args, "served_model_name"),
         speculative_algorithm=algorithm,
-        speculative_asked=asked[1] if asked else None,
         speculative_draft_tokens=_int(args, "speculative_num_draft_tokens"),
         accept_lengths=tuple(float(length) for length in lengths if isinstance(length, int | float)),
         custom_all_reduce_off=_bool(args, "disable_custom_all_reduce"),
@@ -116,7 +108,6 @@ def parse_llamacpp_info(props: str, slots: str | None = None, models: str | None
         version=_text(body, "build_info"),
         dtype=_text(meta, "ftype"),
         context_length=_int(settings, "n_ctx") if isinstance(settings, dict) else None,
-        served_model=_text(body, "model_alias"),
         speculates=any(told) if told else None,
     )
 
@@ -137,7 +128,6 @@ def parse_tgi_info(text: str) -> ServerInfo:
         tp_size=_int(body, "num_shard"),
         dtype=_text(body, "model_dtype"),
         context_length=_int(body, "max_total_tokens"),
-        served_model=_text(body, "model_id"),
         speculates=bool(speculate) if isinstance(speculate, int) else None,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_gpuinfra.endpoint.error_body import parse_error_body
 from pytest_gpuinfra.endpoint.failures import BrokenAnswer, NoAnswer
 from pytest_gpuinfra.endpoint.http import HttpAnswer
+from pytest_gpuinfra.masking import first_of
 
 
 def expect_200(answer: HttpAnswer) -> HttpAnswer:
@@ -39,7 +40,7 @@ def expect_200(answer: HttpAnswer) -> HttpAnswer:
     if "text/html" in (answer.content_type or ""):
         raise BrokenAnswer(
             "content-type",
-            f"{where}: status 200 and a web page ({answer.content_type})",
+            f"{where}: status 200 and a web page ({answer.content_type}): {first_of(answer.text.strip(), 120)!r}",
             remedy="give the server's own address: a proxy or another service answers here",
             status=200,
             text=answer.text,

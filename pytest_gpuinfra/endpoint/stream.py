@@ -7,7 +7,6 @@ usage on the last chunk); WHATWG HTML "Server-sent events" for lines; cases C102
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_gpuinfra.endpoint.chat import ChatAnswer, Usage, assemble, parse_usage, reasoning_of, text_of
@@ -63,7 +62,6 @@ class StreamReader:
     pieces: list[tuple[float, str]] = field(default_factory=list)
     raw: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
-    chunks: int = 0
 
     def feed(self, line: str, at_s: float = 0.0) -> None:
         """
@@ -113,7 +111,6 @@ class StreamReader:
         self._take(chunk, at_s)
 
     def _take(self, chunk: dict[str, object], at_s: float) -> None:
-        self.chunks += 1
         if isinstance(chunk.get("model"), str):
             self.model = str(chunk["model"])
         if isinstance(chunk.get("usage"), dict):
@@ -133,24 +130,6 @@ class StreamReader:
             self.pieces.append((at_s, reasoning + content))
         if isinstance(choice.get("finish_reason"), str):
             self.finish_reason = choice["finish_reason"]
-
-
-def parse_stream(text: str, *, status: int = 200) -> StreamAnswer:
-    """
-    Read a whole recorded stream.
-
-    Raises:
-        BrokenAnswer: An event that is no JSON object.
-    """
-    return read_lines(text.split("\n"), status=status)
-
-
-def read_lines(lines: Iterable[str], *, status: int = 200) -> StreamAnswer:
-    """Read a stream from its lines."""
-    reader = StreamReader()
-    for line in lines:
-        reader.feed(line)
-    return reader.close(status=status)
 
 
 def _is_json(text: str) -> bool:

@@ -57,11 +57,6 @@ class Throughput:
         """Median time to first token, in seconds; None without an answer."""
         return statistics.median(self.first_token_s) if self.first_token_s else None
 
-    @property
-    def median_stream_tokens_per_s(self) -> float | None:
-        """Median speed of one stream after its first token, in tokens/s; None without an answer."""
-        return statistics.median(self.stream_tokens_per_s) if self.stream_tokens_per_s else None
-
     def __str__(self) -> str:
         first = self.median_first_token_s
         return (

@@ -21,8 +21,9 @@ from pytest_gpuinfra.errors import CommandTimeout, FactUnavailable, GpuInfraErro
 from pytest_gpuinfra.gather.event_lines import EventLines
 from pytest_gpuinfra.on_target.plan import P2P, SHM, ArmPlan, GpuPlan, estimate, program_text
 from pytest_gpuinfra.subjects.kernel_log.address import decode_address
-from pytest_gpuinfra.subjects.kernel_log.faults import parse_kernel_faults
+from pytest_gpuinfra.subjects.kernel_log.faults import KernelFaults, parse_kernel_faults
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, KernelLogEntry, parse_kernel_log
+from pytest_gpuinfra.subjects.kernel_log.sources import REMEDY, missing_sequences
 from pytest_gpuinfra.subjects.path_safety.judge import RankPath
 from pytest_gpuinfra.subjects.service.as_it_runs import (
     UNSET,
@@ -36,6 +37,7 @@ from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
 from pytest_gpuinfra.wire import integer
 
 if TYPE_CHECKING:
+    from pytest_gpuinfra.inventory.inventory import KernelLogExpectation
     from pytest_gpuinfra.subjects.pci.functions import PciFunctions
     from pytest_gpuinfra.subjects.pci.iommu import IommuGroups
     from pytest_gpuinfra.subjects.service.facts import ServiceFacts
@@ -66,7 +68,9 @@ class GpuRunSettings:
     peers: bool = True
 
     def arm_plans(self) -> tuple[ArmPlan, ...]:
-        """Give the arms: those over all devices first, then those over subsets."""
+        """Give the arms: those over all devices first, then those over subsets; () for one device, which has none."""
+        if len(self.devices) == 1:
+            return ()
         plans = [self._arm(name, name, ()) for name in self.arms]
         sizes = {"none": (), "pairs": (2,), "all": tuple(range(2, len(self.devices)))}[self.subsets]
         for size in sizes:
@@ -101,11 +105,30 @@ class GpuRun:
         program: What it saw.
         log: Kernel messages from the run's beginning on; None if the log cannot be read.
         log_reason: Why not; "" if it can.
+        log_gap: What is missing between the capture's log and these messages, in words; "" if nothing is.
     """
 
     program: GpuProgramRun
     log: tuple[KernelLogEntry, ...] | None
     log_reason: str = ""
+    log_gap: str = ""
+
+    def faults(self, functions: PciFunctions, expect: KernelLogExpectation, *, peer_access: str | None) -> str:
+        """
+        Describe the faults that the kernel logged during the run; "" if it logged none.
+
+        Args:
+            functions: PCI functions of the host.
+            expect: What the inventory says of the log.
+            peer_access: As the inventory says; "any" expects refused accesses of our own copies.
+
+        Raises:
+            FactUnavailable: The log cannot be read, or not whole.
+        """
+        if self.log is None:
+            raise FactUnavailable("kernel log during the GPU program", self.log_reason, remedy=REMEDY)
+        found = KernelFaults(KernelLog(self.log, "kernel log during the GPU program", self.log_gap), functions, expect)
+        return found.describe_all(without=("iommu",) if peer_access == "any" else ())
 
     def logged_during(self, transfer: PeerTransfer) -> tuple[KernelLogEntry, ...]:
         """
@@ -147,6 +170,25 @@ class GpuRun:
                 "the kernel logged nothing during the copies"
             ]
         return words
+
+
+def _by_time(before: KernelLog, after: KernelLog) -> str:
+    """
+    Give the messages that a log without record numbers (journal, dmesg) holds beyond an earlier one, as records.
+
+    Raises:
+        FactUnavailable: It has no times either.
+    """
+    times = [entry.time_s for entry in before if entry.time_s is not None]
+    if not times or any(entry.time_s is None for entry in after):
+        raise FactUnavailable(after.source, "no record numbers and no times, so old and new cannot be told apart")
+    later = [entry for entry in after if entry.time_s is not None and entry.time_s > max(times)]
+    return "".join(
+        f"{6 if entry.priority is None else entry.priority},{number},{round((entry.time_s or 0) * 1e6)},-;"
+        + entry.message.replace("\\", "\\x5c").replace("\n", "\\x0a")
+        + "\n"
+        for number, entry in enumerate(later)
+    )
 
 
 def _with_owner(entry: KernelLogEntry, facts: PciFacts) -> str:
@@ -230,6 +272,7 @@ class GpuRuns:
             "torch",
             lambda: GpuPlan(
                 devices=self.settings.devices or None,
+                local=("torch_copy",),
                 mechanisms=("torch_copy",) if self.settings.peers else (),
                 simultaneous=(),
                 chains=(),
@@ -263,7 +306,7 @@ class GpuRuns:
 
     def _service_arms(self) -> tuple[ArmPlan, ...]:
         try:
-            return () if self.service is None else (self.service_arm,)
+            return () if self.service is None or len(self.settings.devices) == 1 else (self.service_arm,)
         except GpuInfraError:
             return ()  # whoever asks for it is told why
 
@@ -303,21 +346,34 @@ class GpuRuns:
                 f"it ran on a stand-in for the driver ({run.stand_in}), which is for tests only",
                 remedy="take it off the library path (LD_LIBRARY_PATH, LD_PRELOAD) of the target",
             )
-        if run.plan is not None and run.plan.boot_id != self.boot_id():
+        if run.plan is not None and run.plan.program != name:
+            raise ProbeError(f"{self.alias}: {name}_program: its events are those of {run.plan.program}_program")
+        if run.plan is not None and (not run.plan.boot_id or run.plan.boot_id != self.boot_id()):
             raise FactUnavailable(
                 f"{self.alias}: {name}_program",
                 f"its results belong to boot {run.plan.boot_id or 'unknown'}, the facts to boot {self.boot_id()}",
                 remedy="run on the host itself: what was proven on one boot is not proven on another",
             )
-        log: tuple[KernelLogEntry, ...] | None = None
-        reason = said.get("log_reason", "")
-        if said.get("kmsg") is not None:
-            log = parse_kernel_log({"kmsg": Reading("/dev/kmsg", said["kmsg"])}).entries if said["kmsg"] else ()
-        return GpuRun(run, log, reason)
+        return GpuRun(run, *self._logged(said))
+
+    def _logged(self, said: Mapping[str, Any]) -> tuple[tuple[KernelLogEntry, ...] | None, str, str]:
+        """Give the messages, why there are none, and what is missing before or between them."""
+        if said.get("kmsg") is None:
+            return None, said.get("log_reason") or "the recording holds none", ""
+        if not said["kmsg"]:
+            return (), "", ""
+        try:
+            entries = parse_kernel_log({"kmsg": Reading("/dev/kmsg", said["kmsg"])}).entries
+            last = self.baseline().last_sequence
+        except GpuInfraError as error:
+            return None, error.reason, ""
+        first = entries[0].sequence or 0
+        lost = f"records {last + 1} to {first - 1} are missing" if last is not None and first > last + 1 else ""
+        return entries, "", lost or missing_sequences(entries)
 
     def _ask(self, name: Literal["cuda", "torch"], plan: GpuPlan) -> dict[str, Any]:
         """Run a program on the target; gives what it said, or why it said nothing."""
-        expected = estimate(plan, max(2, len(self.settings.devices) or 8), name)
+        expected = estimate(plan, len(self.settings.devices) or 8, name)
         self.on_progress(
             f"{self.alias}: {name}_program: {expected.tasks} transfers, {expected.bytes / 1e9:.1f} GB, "
             f"{len(plan.arms)} all-reduce arms, about {expected.seconds:.0f} s"
@@ -350,12 +406,13 @@ class GpuRuns:
     def _log_since(self) -> dict[str, Any]:
         """Read the kernel's log again, from where the capture ended."""
         try:
-            last = self.baseline().last_sequence
-            if last is None:
-                return {"kmsg": None, "log_reason": "the capture's kernel log has no record numbers"}
+            baseline = self.baseline()
             taken = take_capture(
                 self.host_connection(), [kernel_log("kernel_log")], reached_by="after the GPU program", timeout_s=30.0
             )
+            last = baseline.last_sequence
+            if last is None:
+                return {"kmsg": _by_time(baseline, parse_kernel_log(taken.node("kernel_log"))), "log_reason": ""}
             text = taken.node("kernel_log")["kmsg"].require()
         except GpuInfraError as error:
             return {"kmsg": None, "log_reason": error.reason}

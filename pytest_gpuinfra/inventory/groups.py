@@ -30,6 +30,9 @@ class CollectiveExpectation(BaseModel):
         pattern=r"^NET/\S",
         description='what must carry the data between hosts, by NCCL\'s own log: "NET/IB", "NET/Socket"',
     )
+    gpu_direct_rdma: bool | None = Field(
+        None, description="whether network cards shall reach GPU memory directly on every channel, by NCCL's own log"
+    )
     backend: Literal["nccl", "gloo"] = Field("nccl", description="gloo sums on the CPU, and proves the network alone")
     ranks: int | None = Field(
         None, ge=1, description="ranks on each host; with nccl one for each of its GPUs, with gloo 1 by default"
@@ -57,8 +60,9 @@ class CollectiveExpectation(BaseModel):
             raise ValueError("`hosts` must be two or more")
         if twice:
             raise ValueError(f"`hosts` names {twice[0]!r} twice")
-        if self.backend == "gloo" and self.transport is not None:
-            raise ValueError('`transport` is read from NCCL\'s log, and `backend = "gloo"` has none')
+        for name in ("transport", "gpu_direct_rdma"):
+            if self.backend == "gloo" and getattr(self, name) is not None:
+                raise ValueError(f'`{name}` is read from NCCL\'s log, and `backend = "gloo"` has none')
         return self
 
     @property

@@ -59,6 +59,8 @@ class ModelExpectation(BaseModel):
     max_model_len: int | None = Field(None, gt=0, description="longest context in tokens, as the server tells it")
     tp_size: int | None = Field(None, gt=0, description="tensor parallel size, where the engine tells it")
     dtype: str | None = Field(None, description='precision, where the engine tells it: "bfloat16"')
+    quantization: str | None = Field(None, description='method, where the engine tells it: "fp8", "awq"')
+    kv_cache_dtype: str | None = Field(None, description='precision of the KV cache, where told: "fp8_e5m2"')
     api: Literal["chat", "completions"] = Field("chat", description="route that answers prompts")
     different_repeats_max: int = Field(0, ge=0, description="how many of eight repeats may differ in their text")
     speculation: SpeculationExpectation = SpeculationExpectation()

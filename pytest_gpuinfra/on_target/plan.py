@@ -13,6 +13,7 @@ from pytest_gpuinfra.on_target.bundle import HERE, packed
 SCHEMA = 1
 MEBIBYTE = 1 << 20
 MECHANISMS = ("copy_engine", "kernel_store", "kernel_load", "ipc_store", "ipc_load")
+LOCAL_MECHANISMS = ("host_memory", "kernel_copy")
 
 
 def program_text(program: Literal["cuda", "torch", "hosts"]) -> str:
@@ -110,6 +111,7 @@ class GpuPlan:
     Attributes:
         devices: PCI addresses ("0000:01:00.0", lower case); None for every device that CUDA shows.
         visible_devices: CUDA_VISIBLE_DEVICES for the program (MIG: the instance's UUID); None leaves it alone.
+        local: Mechanisms on each device alone: "host_memory", "kernel_copy"; torch_program has one, "torch_copy".
         mechanisms: Of MECHANISMS; empty for no peer transfers. torch_program has one, "torch_copy".
         simultaneous: Mechanisms to try in both directions at once.
         chains: Mechanisms for chains of three.
@@ -131,6 +133,7 @@ class GpuPlan:
 
     devices: tuple[str, ...] | None = None
     visible_devices: str | None = None
+    local: tuple[str, ...] = LOCAL_MECHANISMS
     mechanisms: tuple[str, ...] = MECHANISMS
     simultaneous: tuple[str, ...] = ("copy_engine", "kernel_store", "kernel_load")
     chains: tuple[str, ...] = ("copy_engine", "kernel_store")
@@ -170,6 +173,7 @@ class GpuPlan:
             "schema": SCHEMA,
             "devices": None if self.devices is None else list(self.devices),
             "visible_devices": self.visible_devices,
+            "local": list(self.local),
             "mechanisms": list(self.mechanisms),
             "simultaneous": list(self.simultaneous),
             "chains": list(self.chains),
@@ -308,7 +312,7 @@ class Estimate:
     What a plan comes to, before it runs.
 
     Attributes:
-        tasks: Directed pairs by mechanism, pairs in both directions at once, and chains.
+        tasks: Copies on each device alone, directed pairs by mechanism, pairs in both directions at once, and chains.
         bytes: Bytes that these copy, memory allowing.
         seconds: About how long the run takes, from what two H200s needed; torch's import included.
     """
@@ -323,12 +327,13 @@ def estimate(plan: GpuPlan, gpus: int, program: Literal["cuda", "torch"] = "cuda
     pairs = gpus * (gpus - 1) * len(plan.mechanisms)
     both = gpus * (gpus - 1) // 2 * len(plan.simultaneous)
     chains = gpus * (gpus - 1) * (gpus - 2) * len(plan.chains)
+    local = gpus * len(plan.local)
     sizes = sum(plan.sizes) + sum(case.size for case in plan.odd_cases)
     one_way = sizes * plan.repeats + max(plan.sizes) * plan.timed_copies
-    tasks = pairs + both + chains
+    tasks = local + pairs + both + chains
     return Estimate(
         tasks,
-        one_way * (pairs + 2 * both) + chains * 2 * sum(plan.chain_sizes) * plan.repeats,
+        one_way * (local + pairs + 2 * both) + chains * 2 * sum(plan.chain_sizes) * plan.repeats,
         round(1.5 + 0.03 * tasks + 1.4 * len(plan.arms) + (5.0 if program == "torch" else 0.0), 1),
     )
 

@@ -29,6 +29,12 @@ _GPU_FIELDS = {
     "mig.mode.current": "MIG",
     "ecc.mode.current": "ECC",
     "power.limit": "power limit",
+    "vbios_version": "VBIOS",
+    "gsp_firmware_version": "GSP firmware",
+    "clocks.max.graphics": "highest clock",
+    "clocks.max.memory": "highest memory clock",
+    "clocks.applications.graphics": "clock of applications",
+    "clocks.applications.memory": "memory clock of applications",
 }
 """Settings of a GPU, by NVML's name; what is measured is no setting."""
 

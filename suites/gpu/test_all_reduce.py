@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gpuinfra import Expectation, GpuHost
-from pytest_gpuinfra.gather.gpu import GpuRun
+from pytest_gpuinfra.gather.gpu import GpuRun, GpuRuns
 from pytest_gpuinfra.subjects.service.as_it_runs import loaded_nccl
 from pytest_gpuinfra.subjects.service.facts import ServiceFacts
 from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun
@@ -17,9 +17,13 @@ Judge = Callable[[Callable[[], Verdict]], Verdict]
 
 
 @pytest.fixture
-def sums(gpu_host: GpuHost, gpu_arm: str, gpu_allreduce_run: AllReduceRun | None, gpu_judge: Judge) -> Verdict:
+def sums(
+    gpu_host: GpuHost, gpu_runs: GpuRuns, gpu_arm: str, gpu_allreduce_run: AllReduceRun | None, gpu_judge: Judge
+) -> Verdict:
     """Judge the sums of the test's arm."""
-    return gpu_judge(lambda: judge_all_reduce(gpu_allreduce_run, f"{gpu_host.alias}: all-reduce, arm {gpu_arm}"))
+    subject = f"{gpu_host.alias}: all-reduce, arm {gpu_arm}"
+    devices = next((one.devices for one in gpu_runs.settings.arm_plans() if one.name == gpu_arm), ())
+    return gpu_judge(lambda: judge_all_reduce(gpu_allreduce_run, subject, devices or gpu_host.computing_gpus))
 
 
 @pytest.fixture
@@ -40,9 +44,12 @@ def busbw(
 
 @pytest.fixture
 def torch_sums(gpu_host: GpuHost, gpu_torch_run: GpuRun, gpu_judge: Judge) -> Verdict:
-    """Judge the all-reduce by torch.distributed."""
+    """Judge the all-reduce by torch.distributed; skip where one GPU has nobody to sum with."""
+    if len(gpu_host.computing_gpus) == 1:
+        pytest.skip(f"{gpu_host.alias} has no two GPUs on the nvidia driver, expected or seen")
     run = next(iter(gpu_torch_run.program.runs), None)
-    return gpu_judge(lambda: judge_all_reduce(run, f"{gpu_host.alias}: all-reduce by torch.distributed"))
+    subject = f"{gpu_host.alias}: all-reduce by torch.distributed"
+    return gpu_judge(lambda: judge_all_reduce(run, subject, gpu_host.computing_gpus))
 
 
 @pytest.fixture
@@ -51,7 +58,8 @@ def service_sums(
 ) -> Verdict:
     """Judge the sums that are made as the service makes them."""
     subject = f"{gpu_host.alias}: all-reduce as {gpu_service.unit_name} runs"
-    return gpu_judge(lambda: judge_service_run(gpu_service_run, subject, loaded=loaded_nccl(gpu_service)))
+    devices, loaded = gpu_host.computing_gpus, loaded_nccl(gpu_service)
+    return gpu_judge(lambda: judge_service_run(gpu_service_run, subject, devices, loaded=loaded))
 
 
 def test_all_reduce_is_right(sums: Verdict) -> None:

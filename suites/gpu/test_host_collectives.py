@@ -8,6 +8,7 @@ from pytest_gpuinfra.gather.groups import GroupRun, HostCollective, HostPair
 from pytest_gpuinfra.subjects.groups.judge import (
     judge_group,
     judge_group_busbw,
+    judge_group_direct,
     judge_group_transport,
     judge_with_pairs,
 )
@@ -48,6 +49,16 @@ def transport(gpu_collective: HostCollective, gpu_collective_run: GroupRun, gpu_
 
 
 @pytest.fixture
+def direct(gpu_collective: HostCollective, gpu_collective_run: GroupRun, gpu_judge: Judge) -> Verdict:
+    """Judge whether the network of the test's group reaches GPU memory directly; skip where it is not named."""
+    expect, name = gpu_collective.expect, gpu_collective.name
+    if expect.transport is None and expect.gpu_direct_rdma is None:
+        pytest.skip(f"inventory expects no collectives.{name}.gpu_direct_rdma")
+    subject = f"group {name}: GPU Direct RDMA between its hosts"
+    return gpu_judge(lambda: judge_group_direct(gpu_collective_run.parts, subject, expect.gpu_direct_rdma))
+
+
+@pytest.fixture
 def busbw(gpu_collective: HostCollective, gpu_collective_run: GroupRun, gpu_judge: Judge) -> Verdict:
     """Judge the speed of the test's group."""
     least = gpu_collective.expect.busbw_gb_s_min
@@ -81,6 +92,15 @@ def test_hosts_use_the_network_that_was_built_for_it(transport: Verdict) -> None
     Without its plugin or its adapter NCCL falls back to plain sockets, and says so nowhere else.
     """
     assert transport.ok, transport.message
+
+
+def test_hosts_reach_gpu_memory_directly(direct: Verdict) -> None:
+    """
+    NCCL's own log tells of every channel between hosts whether the network card reaches GPU memory directly.
+
+    Without nvidia_peermem or dma-buf NCCL copies everything through host memory, and is right, and slow.
+    """
+    assert direct.ok, direct.message
 
 
 def test_hosts_are_as_fast_together_as_before(busbw: Verdict) -> None:

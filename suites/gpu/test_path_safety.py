@@ -53,6 +53,8 @@ def path_safety(
 ) -> Verdict:
     """Join what was proven on the GPUs with what the running service does; without one, say what would be safe."""
     devices, named = gpu_host.computing_gpus, gpu_host.selected.spec.service
+    if len(devices) == 1:
+        pytest.skip(f"{gpu_host.alias} has one GPU on the nvidia driver, expected or seen: no path leads to another")
 
     def judge() -> Verdict:
         service = None

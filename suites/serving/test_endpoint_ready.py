@@ -33,12 +33,16 @@ def model_id(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
 
 @pytest.fixture
 def max_model_len(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
-    """Judge the context length that the server tells."""
-    return gpu_judge(
-        lambda: judge_max_model_len(
-            gpu_serving.models, gpu_serving.ready().model_id(), gpu_serving.expect.max_model_len
-        )
-    )
+    """Judge the context length that the server tells; the engine's own account, where the model list tells none."""
+
+    def judge() -> Verdict:
+        model = gpu_serving.ready().model_id()
+        served = gpu_serving.models.get(model)
+        told = served is not None and served.max_model_len is not None
+        engine = None if told else gpu_serving.engine
+        return judge_max_model_len(gpu_serving.models, model, gpu_serving.expect.max_model_len, engine)
+
+    return gpu_judge(judge)
 
 
 @pytest.fixture
@@ -57,6 +61,19 @@ def tp_size(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
 def dtype(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
     """Judge the precision that the engine tells."""
     return gpu_judge(lambda: judge_engine_setting(gpu_serving.engine, "dtype", gpu_serving.expect.dtype))
+
+
+@pytest.fixture
+def quantization(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
+    """Judge the quantization that the engine tells."""
+    return gpu_judge(lambda: judge_engine_setting(gpu_serving.engine, "quantization", gpu_serving.expect.quantization))
+
+
+@pytest.fixture
+def kv_cache(gpu_serving: Serving, gpu_judge: Judge) -> Verdict:
+    """Judge the precision of the KV cache that the engine tells."""
+    expected = gpu_serving.expect.kv_cache_dtype
+    return gpu_judge(lambda: judge_engine_setting(gpu_serving.engine, "kv_cache_dtype", expected))
 
 
 @pytest.mark.gpu_judges("endpoint")
@@ -116,3 +133,23 @@ def test_precision_is_the_expected_one(dtype: Verdict) -> None:
     A model that does not fit may have been loaded in another one.
     """
     assert dtype.ok, dtype.message
+
+
+@pytest.mark.gpu_expects("model.quantization")
+def test_quantization_is_the_expected_one(quantization: Verdict) -> None:
+    """
+    The engine computes with the declared quantization.
+
+    Another checkpoint under the same name answers faster, and otherwise.
+    """
+    assert quantization.ok, quantization.message
+
+
+@pytest.mark.gpu_expects("model.kv_cache_dtype")
+def test_precision_of_the_kv_cache_is_the_expected_one(kv_cache: Verdict) -> None:
+    """
+    The KV cache has the declared precision.
+
+    In a wider one fewer requests fit, in a narrower one answers change.
+    """
+    assert kv_cache.ok, kv_cache.message

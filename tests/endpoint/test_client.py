@@ -216,10 +216,13 @@ def test_a_closed_endpoint_cuts_what_is_under_way():
             endpoint.models()
 
 
-def test_a_server_that_closes_a_new_connection_is_observed():
+def test_a_server_that_closes_every_connection_is_observed():
     with Server(lambda _: None) as server, InferenceEndpoint(server.base_url) as endpoint:
         with pytest.raises(NoAnswer) as caught:
             endpoint.models()
-        assert len(server.seen) == 1
+        assert len(server.seen) == 2
+        with pytest.raises(NoAnswer):
+            endpoint.post("/v1/chat/completions", {})
+        assert len(server.seen) == 3, "what may change something is asked once"
 
     assert caught.value.kind == "closed"

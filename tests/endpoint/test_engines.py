@@ -100,9 +100,9 @@ def test_context_length(entry: dict[str, object], length: int | None):
     models = parse_models(json.dumps({"data": [{"id": "m", **entry}]}))
 
     assert models.models[0].max_model_len == length
-    assert judge_max_model_len(models, "m", length or 1).ending == ("ok" if length else "skip")
+    assert judge_max_model_len(models, "m", length or 1).ending == ("ok" if length else "error")
     assert judge_max_model_len(models, "m", None).ending == "skip"
-    assert judge_max_model_len(models, "m", 17).ending == ("wrong" if length else "skip")
+    assert judge_max_model_len(models, "m", 17).ending == ("wrong" if length else "error")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"data":{}}', '{"data":[{"object":"model"}]}', "<html>"])

@@ -29,7 +29,6 @@ def test_measured(endpoint: InferenceEndpoint, streams: int):
     assert len(measured.first_token_s) == 8
     assert measured.median_first_token_s is not None
     assert 0 < measured.median_first_token_s < measured.wall_s
-    assert measured.median_stream_tokens_per_s is not None
     assert "tokens/s" in str(measured)
 
 

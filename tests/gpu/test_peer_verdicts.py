@@ -17,6 +17,7 @@ from pytest_gpuinfra.subjects.path_safety.judge import (
 )
 from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun, RankChannels, RankReport, SumResult, SumSpeed
 from pytest_gpuinfra.subjects.transfers.collective_log import judge_nccl_log
+from pytest_gpuinfra.subjects.transfers.gpu_library import GpuLibrary
 from pytest_gpuinfra.subjects.transfers.judge import (
     judge_all_reduce,
     judge_bandwidth,
@@ -31,6 +32,8 @@ from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer, WrongCopy
 
 A, B = "0000:01:00.0", "0000:11:00.0"
 RANK = RankReport(1, B, 7, "calling x", False, None, "SIGSEGV", "an error", "the last line", 0.1)
+THROUGH = tuple(RankReport(rank, pci, 7, "leaving", True, None, None, None, "", 0.1) for rank, pci in enumerate((A, B)))
+LIBRARY = GpuLibrary("/usr/lib/libnccl.so.2", "2.28.9", None)
 SUM = SumResult("int32", 4, 1, 1, 2, 0, {}, 0, 0, None)
 SPEED = SumSpeed("int32", 4, 1e-3, 20.0, 20.0)
 FAILURE = WrongCopy(4096, 0, 0, 2, 9, 9, 0, 0, 4087, 4095, 16)
@@ -48,9 +51,9 @@ def copy(outcome="right", *, can_access=True, gb_s=None, reason=None, src=A, dst
 def run(ending="right", *, arm="shm", seen=("SHM",), speed=SPEED, sums=(SUM,), devices=(A, B), reason=None):
     """One all-reduce."""
     return AllReduceRun(
-        "cuda", arm, devices, ending, reason if ending == "right" else "rank 1 stopped", {}, (), None, sums,
+        "cuda", arm, devices, ending, reason if ending == "right" else "rank 1 stopped", {}, (), LIBRARY, sums,
         speed if ending == "right" else None, tuple(RankChannels(0, 1, word, "", 4) for word in seen),
-        () if ending == "right" else (RANK,), (), (), (), 1.0, 0.5,
+        THROUGH if ending == "right" else (RANK,), (), (), (), 1.0, 0.5,
     )  # fmt: skip
 
 
@@ -133,11 +136,11 @@ def test_bandwidth(transfer, least, ending):
 )
 def test_all_reduce(result, ending):
     """Each bad ending with its rank's stage, error and last line; no sum is no pass."""
-    for verdict in (judge_all_reduce(result, "x"), judge_service_run(result, "x")):
+    for verdict in (judge_all_reduce(result, "x", (A, B)), judge_service_run(result, "x", (A, B))):
         assert verdict.ending == ending
         if ending == "wrong":
             assert f"rank 1 ({B}): calling x; an error; last line: the last line" in verdict.observed
-    action = judge_all_reduce(result, "x").action
+    action = judge_all_reduce(result, "x", (A, B)).action
     assert ("NCCL_P2P_DISABLE=1" in action) == (result is not None and result.arm == "p2p")
 
 

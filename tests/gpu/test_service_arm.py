@@ -92,7 +92,7 @@ def test_arm_has_the_services_environment_and_its_nccl(sham, proved):
     assert "NCCL_*" in run.unset
     assert run.library is not None
     assert run.library.path == sham
-    verdict = judge_service_run(run, "here", loaded=nccl_of_service(facts))
+    verdict = judge_service_run(run, "here", run.devices, loaded=nccl_of_service(facts))
     assert verdict.ok
     assert f"with {' '.join(f'{n}={v}' for n, v in sorted(SHM.items()))}; by NCCL 2.28.9 of {sham}" in verdict.observed
 
@@ -105,7 +105,7 @@ def test_login_switches_nothing_off_that_the_service_has_on(sham, proved):
 def test_fault_on_the_services_path_fails_its_arm(sham, proved):
     """A wrong sum is found, and what the ranks were given stands in the message."""
     run = proved(service(opened=(sham,)), GPUINFRA_FAULTS="rank_wrong,rank=1")
-    verdict = judge_service_run(run, "here")
+    verdict = judge_service_run(run, "here", run.devices)
 
     assert (run.arm, verdict.ending) == ("service", "wrong")
     assert f"rank 1 ({OTHER}) holds 1 wrong" in verdict.observed
@@ -115,7 +115,7 @@ def test_fault_on_the_services_path_fails_its_arm(sham, proved):
 def test_sums_by_another_nccl_than_the_services_prove_nothing(sham, proved):
     """The file that the service has loaded is gone: what was proven is another library."""
     run = proved(service(opened=(sham,)))
-    verdict = judge_service_run(run, "here", loaded=("/opt/engine/libnccl.so.2.27.3",))
+    verdict = judge_service_run(run, "here", run.devices, loaded=("/opt/engine/libnccl.so.2.27.3",))
 
     assert verdict.ending == "error"
     assert "the service has loaded /opt/engine/libnccl.so.2.27.3" in verdict.observed
@@ -123,7 +123,7 @@ def test_sums_by_another_nccl_than_the_services_prove_nothing(sham, proved):
 
 def test_run_that_says_nothing_of_it_is_an_error():
     """The program ended before."""
-    assert judge_service_run(None, "here").ending == "error"
+    assert judge_service_run(None, "here", ()).ending == "error"
 
 
 TITLE = {"environ": {"t": json.dumps({"values": {"NCCL_PROTO": "LL"}, "size": 4096, "leading_nul": 90, "odd": 0,

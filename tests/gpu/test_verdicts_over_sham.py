@@ -55,7 +55,7 @@ def test_one_bad_pair_by_one_mechanism(run: Run, count: int) -> None:
 
     assert len(endings) == count * (count - 1) * 5
     assert {key: ending for key, ending in endings.items() if ending != "ok"} == {bad: "wrong"}
-    assert [judge_all_reduce(one, "x").ending for one in result.runs] == ["ok", "ok"]
+    assert [judge_all_reduce(one, "x", one.devices).ending for one in result.runs] == ["ok", "ok"]
     assert [judge_transport(one, "x", one.arm).ending for one in result.runs] == ["ok", "ok"]
     assert safety(result, count, OFF, False).state == "safe"
     assert safety(result, count, {}, False).state == "safe"
@@ -72,7 +72,7 @@ def test_one_bad_rank(run: Run, count: int, kind: str) -> None:
     rank = "" if kind == "rank_p2p" else f",rank={count - 1}"
     environment = {"GPUINFRA_SHAM_GPUS": str(count), "GPUINFRA_FAULTS": f"{kind}{rank}"}
     result = run(environment=environment, arms=(SHM,), **{**SMALL, "mechanisms": ()})
-    verdict = judge_all_reduce(result.runs[0], "x")
+    verdict = judge_all_reduce(result.runs[0], "x", result.runs[0].devices)
     if kind == "rank_p2p":
         assert verdict.ok
         assert judge_transport(result.runs[0], "x", "shm").ending == "wrong"
@@ -93,4 +93,4 @@ def test_gpu_without_memory_leaves_its_pairs_unknown(run: Run, count: int) -> No
 
     assert endings.count("error") == 2 * (count - 1)
     assert endings.count("ok") == count * (count - 1) - 2 * (count - 1)
-    assert judge_all_reduce(result.runs[0], "x").ending == "error"
+    assert judge_all_reduce(result.runs[0], "x", result.runs[0].devices).ending == "error"

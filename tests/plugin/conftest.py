@@ -89,13 +89,14 @@ def run_pytest(directory: Path, *arguments: str, timeout_s: float = 300) -> subp
     return ended
 
 
-def judge_recording(directory: Path, recording: str, *arguments: str) -> Judged:
+def judge_recording(directory: Path, recording: str, *arguments: str, timeout_s: float = 300) -> Judged:
     """Replay a recording in a directory by our own suites."""
     ended = run_pytest(
         directory,
         f"--gpu-host=replay:{recording}",
         *("--gpu-recording=judged.json", "-q", "-p", "no:cacheprovider"),
         *arguments,
+        timeout_s=timeout_s,
     )
     file = directory / "judged.json"
     assert file.exists(), ended.stdout + ended.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,11 @@ ALL_WAYS = (
 )
 
 
-def machine(boot_id: str = BOOT) -> MadeHost:
+def machine(boot_id: str = BOOT, addresses: Sequence[str] = (f"0000:{A}", f"0000:{B}")) -> MadeHost:
     """Give the machine that the programs ran on, as far as the capture goes."""
     gpus = [
-        MadeFunction(f"0000:{address}", (), device=0x2335, class_code=0x030200, driver="nvidia", numa_node=-1)
-        for address in (A, B)
+        MadeFunction(address, (), device=0x2335, class_code=0x030200, driver="nvidia", numa_node=-1)
+        for address in addresses
     ]
     return MadeHost(
         gpus,

@@ -134,6 +134,29 @@ def test_what_this_run_did_not_look_at_is_never_unchanged(level: str, outcome: s
     assert results[f"{ITEM}[h200-pci]"]["outcome"] == "passed"
 
 
+def test_firmware_and_clocks_of_a_gpu_are_compared(tmp_path: Path) -> None:
+    """Another VBIOS, another GSP firmware, a lower highest clock: each is a change of that GPU."""
+    text = TWO_GPUS.read_text()
+    for old, new in (
+        ("<vbios_version>96.00.A5.00.1A<", "<vbios_version>96.00.A5.00.1B<"),
+        ("<gsp_firmware_version>580.159.04<", "<gsp_firmware_version>580.95.05<"),
+        ("<max_clocks>\\n\\t\\t\\t<graphics_clock>1980 MHz<", "<max_clocks>\\n\\t\\t\\t<graphics_clock>1410 MHz<"),
+    ):
+        assert old in text
+        text = text.replace(old, new, 1)
+    (tmp_path / "after.json").write_text(text)
+    run_pytest(
+        tmp_path,
+        *("--gpu-host=replay:after.json", f"--gpu-baseline={TWO_GPUS}", "-q"),
+        *("--gpu-recording=out.json", "-p", "no:cacheprovider", SUITE),
+    )
+    results = {r["id"].rpartition("::")[2]: r for r in json.loads((tmp_path / "out.json").read_text())["results"]}
+    ended = results[f"{ITEM}[h200-gpu]"]
+    assert ended["outcome"] == "failed"
+    for word in ("VBIOS", "96.00.A5.00.1B", "GSP firmware", "580.95.05", "highest clock", "1410 MHz"):
+        assert word in ended["message"]
+
+
 def test_served_host_is_compared_after_its_endpoint_was_asked(tmp_path: Path) -> None:
     """The baseline's items come last; model and rung are facts, tokens a second are numbers."""
     recorded = read_recording(REFERENCE.parents[1] / "sglang" / "recording.json").hosts["nextn"]

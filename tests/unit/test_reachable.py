@@ -12,14 +12,7 @@ from tests.unit.test_house import PACKAGE, ROOT, modules
 
 ROOTS = ("plugin", "cli", "hooks", "fixtures.", "__init__", "endpoint.llamacpp_child")
 """Modules that pytest, a person, a user's test or a child of ours enters by name; suites besides."""
-AWAITING = {
-    "endpoint.error_body: ContextOverflow parse_context_overflow",
-    "endpoint.health: WAITING",
-    "endpoint.judge_answers: judge_body judge_streamed",
-    "endpoint.judge_readiness: judge_health",
-    "endpoint.refusals: judge_error_bodies judge_context_fit",
-    "endpoint.stream: parse_stream read_lines",
-}
+AWAITING = {}
 """Judges and parsers that are to become a check's, or to go; nothing is added here."""
 EMBEDDED = re.compile(r"\bpytest_gpuinfra(?:\.\w+)+")
 

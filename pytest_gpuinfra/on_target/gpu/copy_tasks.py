@@ -14,6 +14,11 @@ def list_tasks(plan, devices):
         devices: PCI addresses of the devices at hand.
     """
     tasks = [
+        {"kind": "local", "src": device, "dst": device, "mechanism": mechanism}
+        for device in devices
+        for mechanism in plan["local"]
+    ]
+    tasks += [
         {"kind": "pair", "src": src, "dst": dst, "mechanism": mechanism}
         for src in devices
         for dst in devices
@@ -48,6 +53,8 @@ def bytes_of(plan, task):
 
 def describe(task):
     """Say what a task is, for people."""
+    if task["kind"] == "local":
+        return "%s alone by %s" % (task["src"], task["mechanism"])
     via = " -> " + task["via"] if "via" in task else ""
     arrow = " <-> " if task["kind"] == "both" else " -> "
     return "%s%s%s%s by %s" % (task["src"], via, arrow, task["dst"], task["mechanism"])
@@ -58,6 +65,9 @@ def events_of(task, **fields):
     if task["kind"] == "chain":
         base = {name: task[name] for name in ("src", "via", "dst", "mechanism")}
         return [("chain", dict(blank_result(), **dict(base, **fields)))]
+    if task["kind"] == "local":
+        base = {name: task[name] for name in ("src", "dst", "mechanism")}
+        return [("local", dict(blank_result(), **dict(base, **fields)))]
     ends = [(task["src"], task["dst"])]
     if task["kind"] == "both":
         ends.append((task["dst"], task["src"]))

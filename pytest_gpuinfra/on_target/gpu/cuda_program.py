@@ -12,6 +12,7 @@ The plan: plan.py, GpuPlan. Events, one JSON object a line (subjects/transfers/p
     progress   phase, text, done, total, at_s
     plan       what will be done, and by which driver library
     device     one for each device at hand or asked for
+    local      one for each device and mechanism on it alone
     pair       one for each directed pair and mechanism, one direction and both at once
     chain      one for each ordered triple and mechanism
     allreduce  one for each arm

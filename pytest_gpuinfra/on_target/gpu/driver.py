@@ -247,6 +247,13 @@ class Device:
         self.current()
         self.driver.call("cuMemcpyHtoD_v2", DEVICE_POINTER(address), data, ctypes.c_size_t(len(data)))
 
+    def read(self, address, size):
+        """Copy bytes from an address into new memory of the host, which was zero before."""
+        self.current()
+        data = (ctypes.c_ubyte * size)()
+        self.driver.call("cuMemcpyDtoH_v2", data, DEVICE_POINTER(address), ctypes.c_size_t(size))
+        return data
+
     def read_words(self, address, count):
         """Copy 64-bit words from an address to the host."""
         self.current()

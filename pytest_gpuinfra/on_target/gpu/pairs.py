@@ -1,5 +1,5 @@
 """
-Peer transfers: every directed pair by every mechanism, both directions at once, and chains of three.
+Copies: on every device alone, every directed pair by every mechanism, both directions at once, and chains of three.
 
 This file imports its neighbours only and runs on Python 3.6 and later with the standard library only.
 
@@ -13,6 +13,11 @@ The helper opens the owner's buffers by CUDA IPC and copies for the mechanisms t
     kernel_load    a kernel on the destination reads from the source
     ipc_store      kernel_store, from another process through a CUDA IPC mapping
     ipc_load       kernel_load, likewise (what an engine's custom all-reduce does)
+
+On a device alone:
+
+    host_memory    from the device into memory of the host, and from there back into the destination
+    kernel_copy    a kernel copies within the device's memory
 """
 
 import ctypes
@@ -192,6 +197,27 @@ class Owner:
                     reason="%s and %s have no peer access: a copy would be staged through the host" % (src, dst),
                 )
         return None
+
+    def local(self, number, task):
+        """One device alone by one mechanism."""
+        pci = task["src"]
+        refused = self.set_up(pci)
+        if refused:
+            return [refused]
+        device, buffers = self.devices[pci], self.buffers[pci]
+        result = Result()
+        for case, repeat, seed, copies in self.rounds(number, pci):
+            self.make_ready(case, seed, (pci, pci))
+            try:
+                if task["mechanism"] == "host_memory":
+                    data = device.read(buffers.source + case["src_offset"], case["size"])
+                    device.write(buffers.destination + GUARD + case["dst_offset"], data)
+                else:
+                    self.copy("kernel_store", case, pci, pci, copies)
+            except TroubleError as trouble:
+                return [dict(failed(result, case, repeat, trouble), can_access=None)]
+            result.take(case, repeat, buffers.check(case, seed), copies)
+        return [dict(result.close(None), can_access=None)]
 
     def pair(self, number, task):
         """One directed pair by one mechanism."""

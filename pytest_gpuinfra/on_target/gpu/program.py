@@ -210,6 +210,7 @@ class Program:
             visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
             devices=at_hand,
             missing=missing,
+            local=plan["local"],
             mechanisms=plan["mechanisms"],
             simultaneous=plan["simultaneous"],
             chains=plan["chains"],

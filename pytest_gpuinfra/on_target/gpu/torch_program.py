@@ -1,5 +1,5 @@
 """
-The GPU program of the framework rung: torch's word on peers, a torch copy per pair, sums by torch.distributed.
+The GPU program of the framework rung: torch's word on peers, a torch copy per GPU and pair, sums by torch.distributed.
 
 It runs in the service's own Python, as its process (launch.py), so that its sitecustomize and environment apply, and
 says "skipped" where that has no torch. torch is imported once; every process that touches a GPU is forked
@@ -111,12 +111,12 @@ class TorchPairs:
         return compare(target, want, case), took
 
     def pair(self, number, task, largest):
-        """One directed pair."""
+        """One directed pair, or one device alone."""
         src, dst = task["src"], task["dst"]
         for pci in (src, dst):
             if pci not in largest:
                 return dict(blank_result(), reason="%s: too little free memory" % pci)
-        if not torch.cuda.can_device_access_peer(self.numbers[src], self.numbers[dst]):
+        if src != dst and not torch.cuda.can_device_access_peer(self.numbers[src], self.numbers[dst]):
             return dict(
                 blank_result(),
                 can_access=False,
@@ -145,7 +145,7 @@ class TorchPairs:
             if copies > 1:
                 gb_s = case["size"] * copies / seconds / 1e9
             result.take(case, repeat, found, copies)
-        return result.close(gb_s)
+        return result.close(gb_s) if src != dst else dict(result.close(None), can_access=None)
 
 
 def torch_pairs(port, plan, channel, first):

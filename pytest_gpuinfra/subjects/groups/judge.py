@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_gpuinfra.subjects.groups.part import HostPart, RankStep
+from pytest_gpuinfra.subjects.transfers.nccl_edge import NcclEdge
 from pytest_gpuinfra.subjects.verdict import Ending, Verdict
 
 _WHY = "a model over these hosts hangs at its start, or computes wrongly"
@@ -32,6 +33,7 @@ def judge_group(
     """
     for ending, words in (
         ("wrong", _wrong_sums(parts)),
+        ("wrong", _stuck(parts)),
         ("wrong", _partition(expected, parts)),
         ("error", _unasked(expected, parts, errors)),
         ("wrong", _crash(parts)),
@@ -55,23 +57,13 @@ def judge_group(
 
 def judge_group_transport(parts: Mapping[str, HostPart], subject: str, wanted: str) -> Verdict:
     """Judge which transport carried the data between hosts, by NCCL's own log of every rank."""
-    found: Counter[tuple[str, str, str]] = Counter()
-    for part in parts.values():
-        if part.met is None:
-            continue
-        hosts = [alias for alias, ranks in part.met.ranks_by_host.items() for _ in range(ranks)]
-        here: Counter[tuple[str, str, str]] = Counter()
-        for edge, count in part.edges:
-            if max(edge.src, edge.dst) < len(hosts) and hosts[edge.src] != hosts[edge.dst]:
-                word = f"{edge.transport}/{edge.net}" if edge.net else edge.transport
-                here[hosts[edge.src], hosts[edge.dst], word] += count
-        found |= here  # both ends log a channel: the larger count of the two
+    found = _between_hosts(parts, lambda edge: f"{edge.transport}/{edge.net}" if edge.net else edge.transport)
     expected = f"{wanted} on every channel between hosts"
-    if not found:
+    if lacking := _unlogged(parts, found):
         return Verdict(
             ending="error",
             subject=subject,
-            observed="NCCL's log proves no channel between hosts",
+            observed=lacking,
             expected=expected,
             action="see the all-reduce of this group",
         )
@@ -84,6 +76,62 @@ def judge_group_transport(parts: Mapping[str, HostPart], subject: str, wanted: s
         why="over another network than the one that was built for it, every layer of the model waits",
         action="see NCCL_IB_HCA, NCCL_SOCKET_IFNAME and NCCL_NET in effect, and `ibv_devinfo` on both hosts",
     )
+
+
+def judge_group_direct(parts: Mapping[str, HostPart], subject: str, wanted: bool | None) -> Verdict:
+    """
+    Judge whether network cards reach GPU memory directly (GPU Direct RDMA), by NCCL's own log of every rank.
+
+    Args:
+        parts: What each host saw, by alias.
+        subject: The group.
+        wanted: Whether they shall; None for whatever is seen, which is a skip.
+    """
+    found = _between_hosts(parts, lambda edge: {True: "with", False: "without", None: "other than NET"}[edge.gdr])
+    words = {True: "with", False: "without"}
+    expected = f"every channel between hosts {words[wanted]} GDRDMA" if wanted is not None else "nothing"
+    lacking = _unlogged(parts, found)
+    shown = ", ".join(f"{src} to {dst}: {count} channels {word} GDRDMA" for (src, dst, word), count in found.items())
+    if wanted is None or lacking:
+        return Verdict(
+            ending="skip" if wanted is None else "error",
+            subject=subject,
+            observed=f"nothing is expected; {lacking or shown}" if wanted is None else lacking,
+            expected=expected,
+            action="see the all-reduce of this group",
+        )
+    return Verdict(
+        ending="ok" if {word for _, _, word in found} == {words[wanted]} else "wrong",
+        subject=subject,
+        observed=shown,
+        expected=expected,
+        why="without it every byte between hosts is copied through host memory first",
+        action="see whether nvidia_peermem is loaded or dma-buf is there, NCCL_NET_GDR_LEVEL, and ACS on the bridges",
+    )
+
+
+def _between_hosts(parts: Mapping[str, HostPart], word_of: Callable[[NcclEdge], str]) -> Counter[tuple[str, str, str]]:
+    """Count channels by (host, host, word)."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for part in parts.values():
+        if part.met is None:
+            continue
+        hosts = [alias for alias, ranks in part.met.ranks_by_host.items() for _ in range(ranks)]
+        here: Counter[tuple[str, str, str]] = Counter()
+        for edge, count in part.edges:
+            if max(edge.src, edge.dst) < len(hosts) and hosts[edge.src] != hosts[edge.dst]:
+                here[hosts[edge.src], hosts[edge.dst], word_of(edge)] += count
+        found |= here  # both ends log a channel: the larger count of the two
+    return found
+
+
+def _unlogged(parts: Mapping[str, HostPart], found: Mapping[tuple[str, str, str], int]) -> str:
+    """Say of which host NCCL's log proves no channel to another; "" if of none."""
+    hosts = {alias for part in parts.values() if part.met for alias in part.met.ranks_by_host} | set(parts)
+    silent = sorted(hosts - {alias for src, dst, _ in found for alias in (src, dst)})
+    if not found:
+        return "NCCL's log proves no channel between hosts"
+    return f"NCCL's log proves no channel between {', '.join(silent)} and another host" if silent else ""
 
 
 def judge_group_busbw(parts: Mapping[str, HostPart], subject: str, least: float) -> Verdict:
@@ -151,6 +199,12 @@ def judge_with_pairs(verdict: Verdict, endings: Mapping[tuple[str, str], Ending]
 
 def _wrong_sums(parts: Mapping[str, HostPart]) -> str:
     return "; ".join(f"wrong sums: {part.reason}" for part in parts.values() if part.ending == "wrong")
+
+
+def _stuck(parts: Mapping[str, HostPart]) -> str:
+    return "; ".join(
+        f"{alias}: not even SIGKILL ended {', '.join(part.stuck)}" for alias, part in parts.items() if part.stuck
+    )
 
 
 def _partition(expected: Mapping[str, int], parts: Mapping[str, HostPart]) -> str:

@@ -177,6 +177,15 @@ class KernelFaults:
         """
         return self._words([f for f in self.counting if f.kind in kinds and self.gpu_of(f) == gpu], kinds, gpu)
 
+    def describe_all(self, without: Collection[str] = ()) -> str:
+        """
+        Put into words the faults of all owners, but for some kinds; "" if there are none.
+
+        Raises:
+            FactUnavailable: As `describe`, and as `describe_unknown`.
+        """
+        return self._words([f for f in self.counting if f.kind not in without], (), None) or self.describe_unknown()
+
     def describe_owned(self, owner: Owner) -> str:
         """
         Put into words the faults that the check of one owner judges; "" if there are none.

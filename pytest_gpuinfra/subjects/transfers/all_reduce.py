@@ -6,7 +6,7 @@ Source: on_target/gpu/arm.py, event "allreduce".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -15,6 +15,10 @@ from pytest_gpuinfra.subjects.transfers.gpu_library import GpuLibrary, parse_gpu
 
 RunEnding = Literal["right", "wrong", "hang", "crash", "failed", "inconclusive"]
 """failed: NCCL returned an error. inconclusive: no sum was made, for a reason that is not the path's."""
+
+
+_SIZES = {"int32": 4, "float32": 4, "bfloat16": 2}
+"""Bytes of an element by its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,40 @@ class AllReduceRun:
         """Whether something wrong was seen, as opposed to nothing seen."""
         return self.ending in ("wrong", "failed", "hang", "crash")
 
+    def doubts(self, devices: Sequence[str]) -> str:
+        """
+        Say what in it does not go with right sums over these GPUs; "" if everything does.
+
+        Args:
+            devices: PCI addresses, shape (world_size,).
+        """
+        found = []
+        if sorted(self.devices) != sorted(devices):
+            found.append(f"it was over {', '.join(self.devices) or 'no GPU'}, not {', '.join(devices)}")
+        if [(one.rank, one.pci) for one in self.ranks] != list(enumerate(self.devices)):
+            found.append(f"{len(self.ranks)} of {len(self.devices)} ranks report, or for other GPUs")
+        found += [
+            f"rank {one.rank} {one.error or one.signal or 'was not through'}"
+            for one in self.ranks
+            if one.error or one.signal or not one.done or one.exit_status
+        ]
+        if not self.sums:
+            found.append("no sum was made")
+        repeats: dict[tuple[str, int], list[int]] = {}
+        for one in self.sums:
+            repeats.setdefault((one.type, one.size_bytes), []).append(one.repeat)
+        most = max(map(len, repeats.values()), default=0)
+        if any(sorted(numbers) != list(range(1, most + 1)) for numbers in repeats.values()):
+            found.append("some of its sums are missing")
+        world = range(len(self.devices))
+        if any(c.src_rank == c.dst_rank or not {c.src_rank, c.dst_rank} <= {*world} for c in self.channels):
+            found.append("NCCL's log names a channel between ranks that there are not")
+        if not all(c.count for c in self.channels):
+            found.append("NCCL's log names a channel and counts none")
+        if self.library is None:
+            found.append("no rank names its NCCL")
+        return "; ".join(found)
+
     def __str__(self) -> str:
         words = "+".join(sorted(self.transports)) or "no transport proven"
         speed = "" if self.speed is None else f", busbw {self.speed.busbw_gb_s:g} GB/s"
@@ -187,10 +225,14 @@ def parse_all_reduce(event: ProgramEvent) -> AllReduceRun:
     """
     ending = cast(RunEnding, event.one_of("ending", get_args(RunEnding)))
     devices = event.texts("devices")
+    if event.integer("world_size") != len(devices):
+        raise event.unknown("a world of another size than its devices")
     sums = tuple(parse_sum(part) for part in event.parts("runs"))
     proven = sums and all(one.ranks_reported == len(devices) and not one.wrong_elements for one in sums)
     if ending == "right" and not proven:
         raise event.unknown("a right ending without a right sum in every rank")
+    if ending == "right" and event.optional("reason", str) is not None:
+        raise event.unknown("a right ending with a reason")
     library, speed = event.part("library"), event.part("speed")
     return AllReduceRun(
         program=cast(Program, event.one_of("program", get_args(Program))),
@@ -223,7 +265,19 @@ def parse_all_reduce(event: ProgramEvent) -> AllReduceRun:
 
 
 def parse_sum(event: ProgramEvent) -> SumResult:
-    """Read one sum of an event."""
+    """
+    Read one sum of an event.
+
+    Raises:
+        ParseError: It has another shape, or its counts contradict each other.
+    """
+    elements, wrong = event.integer("elements"), event.integer("wrong_elements")
+    size = _SIZES.get(event.text("type"))
+    if not elements or size is None or event.integer("size_bytes") // size != elements or not event.integer("repeat"):
+        raise event.unknown("a sum of another number of elements than its size has")
+    kinds = event.integer("unreduced_elements") + event.integer("zero_elements")
+    if not wrong and (kinds or event.counts("wrong_by_rank") or event.optional("first_wrong_index", int) is not None):
+        raise event.unknown("a right sum with wrong elements")
     return SumResult(
         type=event.text("type"),
         size_bytes=event.integer("size_bytes"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_gpuinfra.subjects.transfers.all_reduce import AllReduceRun
+from pytest_gpuinfra.subjects.transfers.program import GpuProgramRun
 from pytest_gpuinfra.subjects.transfers.transfer import PeerTransfer
 from pytest_gpuinfra.subjects.verdict import Verdict
 
@@ -20,6 +21,54 @@ _ACTION = (
 _UNOBSERVED = "free the GPUs' memory or give the program the devices, then run again"
 TRANSPORT_OF_ARM = {"shm": frozenset({"SHM"}), "p2p": frozenset({"P2P"})}
 """Transports that each arm must be seen to use, on every channel."""
+
+
+def judge_program(run: GpuProgramRun, subject: str, devices: Sequence[str]) -> Verdict:
+    """
+    Judge what a program says of itself: that it came to its end, on these GPUs, with everything that it planned.
+
+    Args:
+        run: What it said.
+        subject: The program, with the host.
+        devices: PCI addresses of the GPUs that it was to use; () for every device that CUDA shows.
+
+    Returns:
+        ok. wrong: a process hangs in the driver so that not even SIGKILL ends it. error: anything else, since what
+        such a run says of its copies and sums may be a part of the truth.
+    """
+    expected = "its last event, every device usable, and a result for everything planned"
+    stuck = [*run.stuck, *(one for arm in run.runs for one in arm.stuck)]
+    faults = [*(f"{one.kind}: {one.reason}" for one in run.troubles), *run.faults(devices)]
+    if run.incomplete_reason and not any(run.incomplete_reason in fault for fault in faults):
+        faults.insert(0, run.incomplete_reason)
+    if stuck:
+        return Verdict(
+            ending="wrong",
+            subject=subject,
+            observed="; ".join([f"not even SIGKILL ended {', '.join(stuck)}", *faults]),
+            expected=expected,
+            why="a process hangs in the driver, and keeps its GPU and its memory",
+            action="read the kernel log for Xids and hung tasks; the machine needs a reboot",
+        )
+    if faults:
+        return Verdict(
+            ending="error", subject=subject, observed="; ".join(faults), expected=expected, action=_UNOBSERVED
+        )
+    plan = run.plan
+    told = f"{len(plan.devices)} GPUs, {plan.tasks} transfers, {len(plan.arms)} all-reduce arms" if plan else ""
+    return Verdict(ending="ok", subject=subject, observed=f"complete: {told}", expected=expected)
+
+
+def judge_logged(faults: str, subject: str) -> Verdict:
+    """Judge what the kernel logged while our programs had the GPUs at work, from the faults in words; "" for none."""
+    return Verdict(
+        ending="wrong" if faults else "ok",
+        subject=subject,
+        observed=faults or "no fault",
+        expected="no fault",
+        why="the GPUs or their paths fail under load, whatever the copies and sums said",
+        action="do what the vendor's table says for the code; read the kernel log around these lines",
+    )
 
 
 def judge_transfer(
@@ -84,6 +133,29 @@ def judge_transfer(
     return Verdict(ending="wrong", subject=subject, observed=observed, expected=expected, why=_CORRUPT, action=_ACTION)
 
 
+def judge_alone(transfer: PeerTransfer | None, subject: str) -> Verdict:
+    """Judge the copies on one GPU alone, as read back by the GPU itself."""
+    expected = "every byte right, as read back by the GPU"
+    if transfer is None:
+        return Verdict(
+            ending="error",
+            subject=subject,
+            observed="the program says nothing of it: it did not get there",
+            expected=expected,
+            action="see the other results of this program, then run again",
+        )
+    if transfer.outcome in ("error", "not_tested"):
+        return Verdict(ending="error", subject=subject, observed=str(transfer), expected=expected, action=_UNOBSERVED)
+    return Verdict(
+        ending="ok" if transfer.outcome == "right" else "wrong",
+        subject=subject,
+        observed=str(transfer),
+        expected=expected,
+        why="weights and requests reach the GPU this way: a model on it alone computes with wrong bytes",
+        action="read the kernel log for Xids and PCIe errors, and the GPU's ECC and row-remapping counters",
+    )
+
+
 def judge_capability(transfer: PeerTransfer | None, subject: str) -> Verdict:
     """Judge whether the driver offers peer access, where the inventory says that it must be correct."""
     if transfer is None or transfer.can_access is None:
@@ -129,8 +201,15 @@ def judge_bandwidth(transfer: PeerTransfer | None, subject: str, least_gb_s: flo
     )
 
 
-def judge_all_reduce(run: AllReduceRun | None, subject: str) -> Verdict:
-    """Judge an all-reduce: exact sums in every rank; hang, crash and wrong are told apart, each with its rank."""
+def judge_all_reduce(run: AllReduceRun | None, subject: str, devices: Sequence[str]) -> Verdict:
+    """
+    Judge an all-reduce: exact sums in every rank; hang, crash and wrong are told apart, each with its rank.
+
+    Args:
+        run: What the program saw; None if it says nothing of it.
+        subject: The arm, with the host.
+        devices: PCI addresses of the GPUs that it was to be over, shape (world_size,).
+    """
     expected = "exact sums in every rank, of every type and size"
     if run is None:
         return Verdict(
@@ -148,13 +227,14 @@ def judge_all_reduce(run: AllReduceRun | None, subject: str) -> Verdict:
     observed = str(run) if run.ending == "right" else f"{run}{ranks}"
     if run.ending == "inconclusive":
         return Verdict(ending="error", subject=subject, observed=observed, expected=expected, action=_UNOBSERVED)
-    if run.ending == "right" and not run.sums:
+    doubts = run.doubts(devices) if run.ending == "right" else ""
+    if doubts:
         return Verdict(
             ending="error",
             subject=subject,
-            observed=f"{observed}: no sum was made",
+            observed=f"{observed}, and yet {doubts}{ranks}",
             expected=expected,
-            action=_UNOBSERVED,
+            action="run it again; keep the recording and report it if that does not help",
         )
     return Verdict(
         ending="ok" if run.ending == "right" else "wrong",
@@ -168,19 +248,22 @@ def judge_all_reduce(run: AllReduceRun | None, subject: str) -> Verdict:
     )
 
 
-def judge_service_run(run: AllReduceRun | None, subject: str, *, loaded: Sequence[str] = ()) -> Verdict:
+def judge_service_run(
+    run: AllReduceRun | None, subject: str, devices: Sequence[str], *, loaded: Sequence[str] = ()
+) -> Verdict:
     """
     Judge the all-reduce as the service runs: its environment, and its own NCCL.
 
     Args:
         run: What the program saw; None if it says nothing of it.
         subject: The service, with the host.
+        devices: As in `judge_all_reduce`.
         loaded: Files of libnccl that the service's processes have loaded; () where none is seen.
 
     Returns:
         As `judge_all_reduce`; an error where right sums were made by another libnccl than the service's.
     """
-    verdict = judge_all_reduce(run, subject)
+    verdict = judge_all_reduce(run, subject, devices)
     if run is None:
         return verdict
     library = run.library
@@ -209,6 +292,16 @@ def judge_transport(run: AllReduceRun | None, subject: str, arm: str) -> Verdict
             ending="error",
             subject=subject,
             observed="NCCL's log proves no channel" + (f": {run.ending}: {run.reason}" if run and run.reason else ""),
+            expected=expected,
+            action="see the all-reduce of this arm",
+        )
+    ends = {c.src_rank for c in run.channels if c.count} & {c.dst_rank for c in run.channels if c.count}
+    silent = sorted(set(range(len(run.devices))) - ends)
+    if silent:
+        return Verdict(
+            ending="error",
+            subject=subject,
+            observed=f"NCCL's log does not prove a channel to and from rank {', '.join(map(str, silent))}",
             expected=expected,
             action="see the all-reduce of this arm",
         )

@@ -7,7 +7,7 @@ A run without its last event is incomplete, whatever else it says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -69,7 +69,8 @@ class ProgramPlan:
         kernel: Kernel release.
         devices: PCI addresses at hand. Shape (n,), PCI order.
         missing: PCI addresses asked for that CUDA does not show.
-        tasks: Pairs, simultaneous pairs and chains to come.
+        local: Mechanisms that each device is tried with alone; None from a program that knew of none.
+        tasks: Copies on one device, pairs, simultaneous pairs and chains to come.
         bytes: Bytes that these copy.
         arms: Names of the arms to come.
         expected_s: Seconds that it thinks to need.
@@ -84,6 +85,7 @@ class ProgramPlan:
     kernel: str
     devices: tuple[str, ...]
     missing: tuple[str, ...]
+    local: tuple[str, ...] | None
     tasks: int
     bytes: int
     arms: tuple[str, ...]
@@ -132,6 +134,7 @@ class GpuProgramRun:
         skipped_reason: Why nothing was tried (no torch); None if something was.
         plan: None if the run did not get so far.
         devices: Those at hand and those asked for. Shape (n,).
+        local: Copies on one device alone, its source and destination, by device and mechanism. Shape (n,).
         transfers: Shape (n,), by pair and mechanism, in the order in which they ran.
         chains: The same of chains of three.
         runs: All-reduce arms, in order.
@@ -144,6 +147,7 @@ class GpuProgramRun:
     skipped_reason: str | None
     plan: ProgramPlan | None
     devices: tuple[ProgramDevice, ...]
+    local: tuple[PeerTransfer, ...]
     transfers: tuple[PeerTransfer, ...]
     chains: tuple[PeerTransfer, ...]
     runs: tuple[AllReduceRun, ...]
@@ -159,12 +163,56 @@ class GpuProgramRun:
         fatal = [trouble.reason for trouble in self.troubles if trouble.fatal]
         return fatal[0] if fatal else "the program ended without its last event"
 
+    def faults(self, devices: Sequence[str]) -> list[str]:
+        """
+        Say in what its plan, its devices and its results do not go together.
+
+        Args:
+            devices: PCI addresses that it was to use; () for every device that CUDA shows.
+        """
+        plan = self.plan
+        if plan is None:
+            return ["it says nothing of a plan"] if self.skipped_reason is None else []
+        told = {one.pci for one in self.devices}
+        found = [f"{one.pci}: not usable: {one.reason}" for one in self.devices if not one.usable]
+        found += [f"{pci}: it says nothing of this device" for pci in plan.devices if pci not in told]
+        planned = {*plan.devices, *plan.missing}
+        strangers = sorted((told | self._addresses) - planned)
+        found += [f"{pci}: not among the devices of its plan" for pci in strangers]
+        if not plan.devices:
+            found.append("no device is at hand")
+        if devices and planned != set(devices):
+            found.append(f"planned for {', '.join(sorted(planned))}, and to be for {', '.join(devices)}")
+        both = [one for one in self.transfers if one.simultaneous]
+        tasks = len(self.local) + len(self.transfers) - len(both) // 2 + len(self.chains)
+        if tasks != plan.tasks or len(both) % 2:
+            found.append(f"{plan.tasks} transfers were planned, and there are results of {tasks}")
+        if [run.arm for run in self.runs] != list(plan.arms):
+            found.append(
+                f"all-reduce arms planned: {', '.join(plan.arms) or 'none'}; "
+                f"with a result: {', '.join(run.arm for run in self.runs) or 'none'}"
+            )
+        found += [
+            f"all-reduce {run.arm}: right, and yet {doubts}"
+            for run in self.runs
+            if run.ending == "right" and (doubts := run.doubts(run.devices))
+        ]
+        if any(run.program != plan.program for run in self.runs):
+            found.append(f"an all-reduce of another program than {plan.program}")
+        return found
+
+    @property
+    def _addresses(self) -> set[str]:
+        copies = (*self.local, *self.transfers, *self.chains)
+        ends = {pci for one in copies for pci in (one.src, one.dst, one.via) if pci is not None}
+        return ends | {pci for run in self.runs for pci in run.devices}
+
     @property
     def unplanned(self) -> str:
         """What it says without a plan, so that nobody knows of which boot and on what; "" if nothing."""
         if self.plan is not None:
-            return ""
-        if self.devices or self.transfers or self.chains or self.runs:
+            return "skipped, and a plan" if self.skipped_reason is not None else ""
+        if self.devices or self.local or self.transfers or self.chains or self.runs:
             return "results without a plan"
         return "complete without a plan" if self.complete and self.skipped_reason is None else ""
 
@@ -184,6 +232,10 @@ class GpuProgramRun:
                 return one
         return None
 
+    def alone(self, pci: str, mechanism: str) -> PeerTransfer | None:
+        """Give the copies on one device alone; None if the run has none such."""
+        return next((one for one in self.local if (one.src, one.dst, one.mechanism) == (pci, pci, mechanism)), None)
+
 
 def parse_gpu_program_events(lines: Iterable[str], *, source: str = "GPU program") -> GpuProgramRun:
     """
@@ -197,7 +249,7 @@ def parse_gpu_program_events(lines: Iterable[str], *, source: str = "GPU program
         ParseError: A line is no JSON object, or an event has a shape that this version does not know.
     """
     events = [load_event(source, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    known = {"progress", "plan", "device", "pair", "chain", "allreduce", "error", "skipped", "end"}
+    known = {"progress", "plan", "device", "local", "pair", "chain", "allreduce", "error", "skipped", "end"}
     by_name: dict[str, list[ProgramEvent]] = {name: [] for name in known}
     for event in events:
         name = event.text("event")
@@ -215,6 +267,7 @@ def parse_gpu_program_events(lines: Iterable[str], *, source: str = "GPU program
         skipped_reason=by_name["skipped"][0].text("reason") if by_name["skipped"] else None,
         plan=plans[0] if plans else None,
         devices=tuple(_device(event) for event in by_name["device"]),
+        local=tuple(parse_peer_transfer(event) for event in by_name["local"]),
         transfers=tuple(parse_peer_transfer(event) for event in by_name["pair"]),
         chains=tuple(parse_peer_transfer(event) for event in by_name["chain"]),
         runs=tuple(parse_all_reduce(event) for event in by_name["allreduce"]),
@@ -259,6 +312,7 @@ def _plan(event: ProgramEvent) -> ProgramPlan:
         kernel=event.text("kernel"),
         devices=event.texts("devices"),
         missing=event.texts("missing"),
+        local=event.texts("local") if event.optional("local", list) is not None else None,
         tasks=event.integer("tasks"),
         bytes=event.integer("bytes"),
         arms=event.texts("arms"),
@@ -267,6 +321,8 @@ def _plan(event: ProgramEvent) -> ProgramPlan:
 
 
 def _device(event: ProgramEvent) -> ProgramDevice:
+    if event.boolean("usable") != (event.optional("reason", str) is None):
+        raise event.unknown("a usable device with a reason why not, or the reverse")
     return ProgramDevice(
         pci=event.text("pci"),
         usable=event.boolean("usable"),

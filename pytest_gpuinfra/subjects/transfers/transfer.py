@@ -1,7 +1,7 @@
 """
-One copy between GPUs as a GPU program saw it: a directed pair, or a chain of three, by one mechanism.
+One copy as a GPU program saw it: a directed pair, a chain of three, or one GPU alone, by one mechanism.
 
-Source: on_target/gpu/pairs.py and on_target/gpu/torch_program.py, events "pair" and "chain".
+Source: on_target/gpu/pairs.py and on_target/gpu/torch_program.py, events "local", "pair" and "chain".
 """
 
 from __future__ import annotations
@@ -124,6 +124,8 @@ class PeerTransfer:
     @property
     def pair(self) -> str:
         """The pair or chain, for people."""
+        if self.src == self.dst:
+            return f"{self.src} alone"
         return " to ".join([self.src, *([self.via] if self.via else []), self.dst])
 
     @property
@@ -154,9 +156,16 @@ def parse_peer_transfer(event: ProgramEvent) -> PeerTransfer:
     """
     outcome = cast(Outcome, event.one_of("outcome", get_args(Outcome)))
     wrong = event.integer("wrong_bytes") + event.integer("guard_wrong_bytes")
-    if outcome == "right" and (wrong or not event.integer("copies_checked")):
+    compared = min(event.integer(name) for name in ("copies_checked", "bytes_checked", "largest_bytes"))
+    if outcome == "right" and (wrong or not compared):
         raise event.unknown("a right outcome that nothing was compared for")
     corruption = event.optional("class", str)
+    counts = ("wrong_copies", "never_written_bytes", "zeroed_bytes", "scrambled_bytes")
+    words = (corruption, event.optional("reason", str))
+    able = event.optional("can_access", bool) or (event.text("src") == event.text("dst"))
+    contrary = any(map(event.integer, counts)) or event.parts("failures") or not able
+    if outcome == "right" and (contrary or words != (None, None)):
+        raise event.unknown("a right outcome, and words of a wrong one")
     if outcome == "wrong" and (not wrong or corruption not in get_args(Corruption)):
         raise event.unknown("a wrong outcome without wrong bytes or their class")
     return PeerTransfer(

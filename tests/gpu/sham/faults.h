@@ -5,7 +5,8 @@
 // Of copies: never_written, zeroed, scrambled, mirror (sham only), outside, stall, die, error,
 //   kmsg (writes GPUINFRA_KMSG into the kernel's log, once, in the middle of a copy that is right)
 //   pair=0-1          device indices, directed; all pairs if left out
-//   mechanism=NAME    copy_engine, kernel_store, kernel_load, ipc_store, ipc_load; all if left out
+//   mechanism=NAME    copy_engine, kernel_store, kernel_load, ipc_store, ipc_load; all of these if left out;
+//                     on one device alone (sham only): host_memory (zeroed, error), kernel_copy (never_written, error)
 //   from_repeat=N     from the Nth copy of this pair, mechanism and size on
 //   min_bytes=N       only copies of at least N bytes
 //   last_bytes=N      only the last N bytes
@@ -142,6 +143,16 @@ static fault *copy_fault(int src, int dst, const char *mechanism, unsigned long 
         }
     }
     return NULL;
+}
+
+// A fault of copies on one device: only one that names the mechanism.
+static fault *fault_alone(int device, const char *mechanism, unsigned long long size)
+{
+    int named = 0;
+    read_faults();
+    for (int i = 0; i < fault_count; i++)
+        named |= !strcmp(faults[i].mechanism, mechanism);
+    return named ? copy_fault(device, device, mechanism, size) : NULL;
 }
 
 static int rank_fault(const char *kind, int rank, unsigned long long size)

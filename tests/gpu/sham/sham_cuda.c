@@ -250,7 +250,18 @@ int cuCtxEnablePeerAccess(void *context, unsigned flags)
     return 0;
 }
 
-int cuMemcpyHtoD_v2(u64 to, const void *from, size_t size) { memcpy((void *)to, from, size); return 0; }
+int cuMemcpyHtoD_v2(u64 to, const void *from, size_t size)
+{
+    range *target = owner_of(to);
+    fault *planted = target ? fault_alone(target->device, "host_memory", size) : NULL;
+    if (planted && !strcmp(planted->kind, "error"))
+        return 700;
+    memcpy((void *)to, from, size);
+    if (planted && !strcmp(planted->kind, "zeroed"))
+        memset((void *)to, 0, size);
+    return 0;
+}
+
 int cuMemcpyDtoH_v2(void *to, u64 from, size_t size) { memcpy(to, (void *)from, size); return 0; }
 
 // What only the interposing library asks for.
@@ -296,7 +307,11 @@ static int transfer(u64 to, u64 from, u64 size, int by_kernel)
     if (!target || !origin)
         return 700;
     if (target->device == origin->device) {
-        copy_bytes((u8 *)to, (const u8 *)from, size);
+        planted = fault_alone(target->device, "kernel_copy", size);
+        if (planted && !strcmp(planted->kind, "error"))
+            return 700;
+        if (!planted || strcmp(planted->kind, "never_written"))
+            copy_bytes((u8 *)to, (const u8 *)from, size);
         return 0;
     }
     snprintf(mechanism, sizeof mechanism, "%s%s", !by_kernel ? "copy_engine" : target->ipc ? "ipc_" : "kernel_",
