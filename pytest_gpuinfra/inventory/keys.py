@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from pytest_gpuinfra.errors import InventoryError
 from pytest_gpuinfra.input_file import read_text
+from pytest_gpuinfra.wire import text_lines
 
 QUALIFIERS = frozenset(
     {
@@ -76,7 +77,7 @@ def place_of(key: str, alias: str, group: str | None, source: str) -> str:
         source: The inventory's file, or what else the expectation came from.
     """
     try:
-        lines = read_text(Path(source), InventoryError, remedy="").splitlines()
+        lines = text_lines(read_text(Path(source), InventoryError, remedy=""))
     except InventoryError:
         return source
     wanted = [key] if key in OF_HOST else ["expect", *re.findall(r"[^.\[\]]+", key)]
