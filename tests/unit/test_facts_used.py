@@ -29,7 +29,8 @@ AWAITING = {
     "subjects.service.filesystem: Mount: options",
     "subjects.transfers.all_reduce: RankChannels: detail",
     "subjects.transfers.all_reduce: SumResult: elements",
-    "subjects.transfers.nccl_edge: NcclEdge: channel detail direction dst_bus_id net_device proxy_rank reads src_bus_id",
+    "subjects.transfers.nccl_edge: NcclEdge: channel detail direction dst_bus_id net_device "
+    "proxy_rank reads src_bus_id",
     "subjects.transfers.nccl_log: NcclLog: complete_ranks",
     "subjects.transfers.nccl_log: NcclWarning: cuda_error",
     "subjects.transfers.program: ProgramDevice: uuid",
