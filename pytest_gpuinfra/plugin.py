@@ -162,23 +162,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     if not ours.hosts:  # a worker of xdist that was dealt none
         items[:] = [item for item in items if TARGET_FIXTURE not in getattr(item, "fixturenames", ())]
-    targets = {index: target for index, item in enumerate(items) if (target := target_of(item)) is not None}
-    rank = {alias: number for number, alias in enumerate(ours.selected)}
-    places: dict[object, tuple[str, int]] = {}  # of each test, not of each item: finding a line is slow
+    from pytest_gpuinfra.session.order import order_by_host
 
-    def key(index: int) -> tuple[object, ...]:
-        item = items[index]
-        test = (item.parent, getattr(item, "originalname", None) or item.name)
-        if test not in places:
-            places[test] = item.nodeid.partition("::")[0], item.location[1] or 0
-        indices: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
-        names = getattr(item, "fixturenames", ())  # what compares what the others gather, and what counts them
-        last = 2 if "gpu_expectations" in names else targets[index].kind == "gpu_baseline_area"
-        return rank[targets[index].host], last, *places[test], indices.get(TARGET_FIXTURE, 0)
-
-    ordered = [items[index] for index in sorted(targets, key=key)]
-    for index, item in zip(targets, ordered, strict=True):
-        items[index] = item
+    order_by_host(items, ours.selected)
 
 
 @pytest.hookimpl(tryfirst=True)
