@@ -115,6 +115,13 @@ UNKNOWNS = {
     "ccp": (3, "ccp 0000:44:00.5: the mome raths outgrabe"),
     "bus": (3, "pci 0000:01:00.0: the mome raths outgrabe"),
 }
+GARBLED = {
+    "xid": ("NVRM: Xid (PCI:0000:01:00): abc, pid=2280636", [GPU.format(DRIVER)]),
+    "sxid": (f"nvidia-nvswitch3: SXid (PCI:{SWITCH}): garbled, Fatal", [DEVICE]),
+    "dmar": ("DMAR: [Teleport] Request device [0000:b7:00.0] fault addr 0x0", [NAMELESS]),
+    "nobody": ("NVRM: Xid : 32, pid=2280636", [NAMELESS, GPU.format(DRIVER), VFIO.format(DRIVER)]),
+}
+"""Lines that speak of a fault in a form that is not known, and the items that cannot tell whether it is theirs."""
 QUIET = {
     "information": (6, "amdgpu 0000:01:00.0: amdgpu: the mome raths failed to outgrabe"),
     "warning": (4, "pcieport 0000:00:01.1: the mome raths failed to outgrabe"),
@@ -204,6 +211,7 @@ def others() -> dict[str, RecordedHost]:
     hosts |= {name("worded", key): logging((6, f"{t}: unexpected"), levels=False) for key, (_, t) in UNKNOWNS.items()}
     allow = {"kernel_log": {"allow": ["mome raths", "frobnicat"]}}
     hosts |= {name("allowed", key): logging(row, **allow) for key, row in UNKNOWNS.items()}
+    hosts |= {name("garbled", key): logging((3, text)) for key, (text, _) in GARBLED.items()}
     hosts |= {name("quiet", key): logging(row) for key, row in QUIET.items()}
     for key, (group, _) in KILLS.items():
         hosts[name("kill", key)] = logging(*([(6, KILL.format(group))] if group else []), (3, KILLED))
@@ -266,7 +274,7 @@ def test_an_error_that_nothing_recognises_is_unknown(judged: Judged, speaker: st
     assert UNKNOWNS[speaker][1][-20:] in message
     allow = re.search(r"allow = \['(.*?)'\]", " ".join(message.split()))
     assert allow
-    assert re.search(allow[1], UNKNOWNS[speaker][1])
+    assert re.search(allow[1], f"{UNKNOWNS[speaker][1]}: unexpected")
     assert "kernel_log.allow" in message
     assert form == "worded" or "(3 times)" in message
 
@@ -279,6 +287,11 @@ def test_an_error_that_the_inventory_allows_is_known(judged: Judged, speaker: st
 @pytest.mark.parametrize("kind", QUIET)
 def test_what_is_no_error_of_a_driver_is_passed_over(judged: Judged, kind: str) -> None:
     assert failed(judged, name("quiet", kind)) == ([], [])
+
+
+@pytest.mark.parametrize("kind", GARBLED)
+def test_a_fault_in_an_unknown_form_is_unknown_to_those_whose_it_may_be(judged: Judged, kind: str) -> None:
+    assert failed(judged, name("garbled", kind)) == ([], sorted(GARBLED[kind][1]))
 
 
 @pytest.mark.parametrize("kill", KILLS)
