@@ -218,12 +218,12 @@ class HostFacts:
 
     @cached_property
     def confidential(self) -> ConfidentialComputing:
-        """State of confidential computing; what the kernel's log says of it is left out where nobody can read that."""
+        """State of confidential computing, by the modules' parameters, the kernel's log, and /dev/sev."""
+        node = self.capture.node("confidential")
         try:
-            log = self.kernel_log.entries
-        except (FactUnavailable, ParseError):
-            log = ()
-        return parse_confidential(self.capture.node("confidential"), log)
+            return parse_confidential(node, self.kernel_log.entries)
+        except (FactUnavailable, ParseError) as error:
+            return parse_confidential(node, log_error=error)
 
     def module_parameter(self, name: str) -> str:
         """Give the value in effect of "module.parameter"; the inventory must expect it, or nobody asked."""

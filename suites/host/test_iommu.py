@@ -2,15 +2,30 @@
 
 import pytest
 
-from pytest_gpuinfra import FactUnavailable, GpuDevice, explain
+from pytest_gpuinfra import FactUnavailable, GpuDevice, GpuHost, explain
+from pytest_gpuinfra.subjects.boot.dma_mode import judge_group_type
+from pytest_gpuinfra.subjects.kernel_log.iommu_boot import parse_iommu_boot
 from pytest_gpuinfra.subjects.pci.functions import PciFunctions
 from pytest_gpuinfra.subjects.pci.iommu import IommuGroup
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 
 @pytest.fixture
-def group_type(gpu_iommu_group: IommuGroup | None) -> str:
-    """Give the group's type in the kernel's word; "no group" where no IOMMU handles the device."""
-    return "no group" if gpu_iommu_group is None else gpu_iommu_group.type
+def group_type(gpu_host: GpuHost, gpu_device: GpuDevice, gpu_iommu_group: IommuGroup | None) -> Verdict:
+    """
+    Judge the type of the GPU's group; where this kernel shows none, by its log at boot and its command line.
+
+    Raises:
+        FactUnavailable: None of them tells.
+    """
+    boot = line = None
+    if gpu_iommu_group is not None and not gpu_iommu_group.shows_type:
+        boot = parse_iommu_boot(gpu_host.facts.kernel_log.entries)
+        line = gpu_host.facts.kernel_command_line
+    verdict = judge_group_type(gpu_iommu_group, gpu_device.expect.group_type or "", boot=boot, line=line).settled()
+    if verdict.ending == "skip":
+        pytest.skip(verdict.reason)
+    return verdict
 
 
 @pytest.fixture
@@ -29,20 +44,19 @@ def group_mates(
 
 
 @pytest.mark.gpu_expects("device.group_type")
-def test_iommu_group_type_is_the_expected_one(gpu_device: GpuDevice, group_type: str) -> None:
+def test_iommu_group_type_is_the_expected_one(gpu_device: GpuDevice, group_type: Verdict) -> None:
     """
     The GPU's IOMMU group has the declared type.
 
     Under translation (DMA, DMA-FQ) peer copies between PCIe GPUs may be corrupt although CUDA offers them;
     under identity SEV-SNP cannot be had, and Blackwell's firmware fails to boot.
     """
-    assert group_type == gpu_device.expect.group_type, explain(
+    assert group_type.ok, explain(
         f"{gpu_device}: IOMMU group type",
-        observed=group_type,
-        expected=gpu_device.expect.group_type,
-        why="it decides whether peer copies are translated, and whether a confidential VM can have the device",
-        action="a type set by hand is lost at a reboot: set it from a unit ordered before the driver, "
-        "or correct the kernel command line, and reboot",
+        observed=group_type.observed,
+        expected=group_type.expected,
+        why=group_type.why,
+        action=group_type.action,
     )
 
 

@@ -13,6 +13,7 @@ from pytest_gpuinfra.subjects.container.state import ContainerState
 from pytest_gpuinfra.subjects.gpu.driver import DriverVersion
 from pytest_gpuinfra.subjects.gpu.table import GpuTable
 from pytest_gpuinfra.subjects.service.filesystem import Mount, Space
+from pytest_gpuinfra.subjects.verdict import Verdict
 
 
 def test_container_runs(gpu_container: GpuContainer, gpu_container_state: ContainerState) -> None:
@@ -105,6 +106,23 @@ def test_device_node_has_its_drivers_major(
         expected=f"{gpu_container_majors} (/proc/devices of the host)",
         why="the node leads to no driver, or to another one",
         action="restart the container; in its configuration use entries that follow the major (Proxmox: devN)",
+    )
+
+
+def test_container_may_open_the_device_node(
+    gpu_container: GpuContainer, gpu_container_node: str, gpu_container_rule: Verdict
+) -> None:
+    """
+    The container's device cgroup lets it open a device node that it is given.
+
+    A bind mount brings the node and no rights; a rule by number is wrong once the driver has another major.
+    """
+    assert gpu_container_rule.ok, explain(
+        f"{gpu_container.alias}: rights on {gpu_container_node} in container {gpu_container.container}",
+        observed=gpu_container_rule.observed,
+        expected=gpu_container_rule.expected,
+        why=gpu_container_rule.why,
+        action=gpu_container_rule.action,
     )
 
 

@@ -68,7 +68,6 @@ _MEMBER = re.compile(r"\S*/iommu_groups/(?P<group>\d+)/devices/(?P<device>[0-9a-
 _COUNT = re.compile(r"\s*\d+\s+(?P<word>[A-Za-z-]+)")
 _GROUP = re.compile(r"iommu_groups/(?P<group>\d+|\*)/(?P<what>type|devices)")
 _EMPTY = re.compile(r"(?:ls|find) /sys/(?:kernel/iommu_groups|class/iommu)/?(?: \| wc -l)?$")
-_OFF = re.compile(r"(?:^|\s)(?:(?:amd|intel)_iommu=off|iommu=(?:off|soft))\b")
 _LOG = re.compile(r"^\[\s*\d+\.\d+\]|\biommu: |AMD-Vi: |DMAR: ", re.MULTILINE)
 
 
@@ -76,7 +75,7 @@ def iommu_mode(text: str, entry: Entry) -> Hosts:
     """Put types into the groups' files and a command line into /proc/cmdline; the user expects no translation."""
     types: dict[str, str] = {}
     members: dict[str, list[str]] = {}
-    line, empty, log = None, False, False
+    line, empty, log = None, False, ""
     for block in blocks(text):
         place = _GROUP.search(block.command)
         rows = [row for row in block.text.splitlines() if row.strip()]
@@ -97,19 +96,27 @@ def iommu_mode(text: str, entry: Entry) -> Hosts:
         elif place and place["group"] != "*":
             types[place["group"]] = block.text
         elif "dmesg" in block.command or "journalctl" in block.command or _LOG.search(block.text):
-            log = True
+            log = block.text
         elif all(len(row.split()) == 1 and "=" not in row for row in rows):
             types |= {str(at): f"{row}\n" for at, row in enumerate(rows or [block.text])}
         else:
             line = block.text
     if types or empty:
         return [_groups(types, members)]
+    if log:
+        dmesg = {"t": f"[    0.000000] Linux version 5.8.0\n{log}", "x": 0, "s": ""}
+        return [_without_types(["kernel_log", "", "kmsg", {"e": "EPERM"}], ["kernel_log", "", "dmesg", dmesg])]
     if line is None:
-        return UNREAD + ": the kernel's boot messages about the IOMMU's mode" if log else UNREAD
-    if _OFF.search(line) is None:
-        expect = {"kernel_command_line": {"has": ["iommu=pt"]}}
-        return [reference([item("kernel_command_line_has_the_parameter")], expect, readings=[_cmdline(line)])]
-    return UNREAD + ": a command line by which the IOMMU may be off"
+        return UNREAD
+    return [_without_types(_cmdline(line), ["kernel_log", "", "kmsg", {"t": "5,0,0,-;Linux version 5.4.0\n"}])]
+
+
+def _without_types(*readings: list[Any]) -> dict[str, Any]:
+    """Give a host whose kernel shows no group types: its log is left, or, where that says nothing, its command line."""
+    functions = {GPU: {"group": "40", "group_type": None}}
+    expect = {"devices": [{"pci": [GPU], "driver": "nvidia", "group_type": "identity"}]}
+    items = [item("iommu_group_type_is_the_expected_one")]
+    return reference(items, expect, functions=functions, readings=list(readings))
 
 
 def _cmdline(line: str) -> list[Any]:
@@ -205,6 +212,7 @@ def systemd(text: str, entry: Entry) -> Hosts:
 
 
 _MOUNTED = re.compile(r"(?:^dev\d+:\s*|lxc\.mount\.entry\s*[:=]\s*)/dev/(nvidia[\w-]*)", re.MULTILINE)
+_SETTING = re.compile(r"^(?:[a-z]+\d*|lxc\.[\w.]+)\s*[:=]\s.*$", re.MULTILINE)
 _NODE = re.compile(r"c[rwx-]+ .*?\s(?P<major>\d+),\s*(?P<minor>\d+) .*?/dev/(?P<name>nvidia[\w-]*)$", re.MULTILINE)
 
 
@@ -246,8 +254,15 @@ def _nodes(mounted: list[str], text: str, spec: dict[str, Any], expect: dict[str
         readings.append(["inside_dev", name, ".", {"t": json.dumps(stat)} if kept else None])
     table = f"Character devices:\n195 nvidia\n195 nvidiactl\n{uvm} nvidia-uvm\n\nBlock devices:\n  8 sd\n"
     readings.append(["host_majors", "", "devices", {"t": table}])
-    names = ("container_has_the_device_node", "device_node_has_its_drivers_major", "container_has_the_node_of_its_gpu")
-    items = [f"test_{name}[*{node}]" for name in names[:2] for node in ("nvidiactl", "nvidia-uvm")] + [item(names[2])]
+    if config := _SETTING.findall(text):
+        readings.append(["container", "", "config", said("".join(f"{row}\n" for row in config))])
+    names = (
+        "container_has_the_device_node",
+        "device_node_has_its_drivers_major",
+        "container_may_open_the_device_node",
+        "container_has_the_node_of_its_gpu",
+    )
+    items = [f"test_{name}[*{node}]" for name in names[:-1] for node in ("nvidiactl", "nvidia-uvm")] + [item(names[-1])]
     return reference(items, expect, readings=readings, more=spec)
 
 

@@ -218,6 +218,15 @@ WRONG: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
             "test_module_parameter_has_the_expected_value[kvm_amd.sev_snp]",
         ],
     ),
+    "SNP off by the kernel's own word": (
+        lambda host: setattr(host, "kmsg", [*host.kmsg, (6, 8.42, "kvm_amd: SEV-SNP unusable (ASIDs 1 - 99)")]),
+        ["test_confidential_computing_is_in_the_expected_state[]"],
+    ),
+    "no way to the security processor": (
+        _file("/dev/sev", None),
+        ["test_confidential_computing_is_in_the_expected_state[]"],
+    ),
+    "one group strict": (_type(40, "DMA"), [f"test_iommu_group_type_is_the_expected_one[{GPU}]"]),
     "identity unit enabled": (
         _unit("gpu-iommu-identity.service", UnitFileState="enabled"),
         ["test_unit_is_in_the_expected_state[gpu-iommu-identity.service]"],
@@ -345,9 +354,11 @@ UNREADABLE: dict[str, tuple[Callable[[MadeHost], None], list[str]]] = {
     "log begins late": (_late_log, ["test_no_", "test_gpu_initialised_", "test_every_error_"]),
     "log is empty": (
         lambda host: setattr(host, "kmsg", []),
-        ["test_no_", "test_gpu_initialised_", "test_every_error_"],
+        ["test_no_", "test_gpu_initialised_", "test_every_error_", "test_confidential_"],
     ),
-    "group type of an old kernel": (_type(40, ""), ["test_iommu_group_type_"]),
+    "group type is empty": (_type(40, ""), ["test_iommu_group_type_"]),
+    "group type of no kernel": (_type(40, "DMA_FQ?"), ["test_iommu_group_type_"]),
+    "group without a domain": (_type(40, "unknown"), ["test_iommu_group_type_"]),
     "NUMA node is no number": (
         lambda host: setattr(host, "functions", [_odd_numa(f) for f in host.functions]),
         ["test_numa_node_"],
@@ -390,3 +401,10 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     directory = tmp_path_factory.mktemp("judged")
     write_recording(directory / "made.json", Recording(recorded))
     return judge_recording(directory, "made.json", "-k", "not peer_copies and not all_reduce and not endpoint")
+
+
+def test_two_types_that_both_translate_are_told_apart_by_what_they_cost(judged: Judged) -> None:
+    """DMA in place of DMA-FQ says nothing of whether copies are translated."""
+    message = judged.of_host(alias("one group strict")).messages[f"test_iommu_group_type_is_the_expected_one[{GPU}]"]
+    assert "both translate" in message
+    assert "iommu.strict" in message

@@ -18,6 +18,7 @@ from tests.recorded.reference.compose import reference_host
 from tests.recorded.reference.serving import (
     BY_SITE,
     BY_UNIT,
+    CONFIG,
     NOW,
     STARTED_S,
     UNIT,
@@ -36,6 +37,7 @@ Change: TypeAlias = Callable[[Answers], None]
 SUITES = ("test_container_state.py", "test_service_unit.py", "test_service_drift.py")
 NOTHING = {"e": "EACCES: Permission denied"}
 SERVED = "--tp 4 --mem-fraction-static 0.75 --speculative-algorithm NEXTN --port 30000"
+RULE = "test_container_may_open_the_device_node[*]"
 VARIABLE = "test_variable_is_in_effect_in_every_process"
 
 
@@ -129,7 +131,7 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
         ["test_container_runs[]"],
     ),
     "container does not start at boot": (
-        _set("container", "", "config", to=said("hostname: serve\n")),
+        _set("container", "", "config", to=said(CONFIG.replace("onboot: 1", "onboot: 0"))),
         ["test_container_starts_at_boot[]"],
     ),
     "container restarted": (
@@ -143,6 +145,10 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
     "uvm of another major": (
         _set("inside_dev", "nvidia-uvm", to=device(511, 0)),
         ["test_device_node_has_its_drivers_major[/dev/nvidia-uvm]"],
+    ),
+    "rule by an old number": (
+        _set("container", "", "config", to=said(CONFIG.replace("c 508:*", "c 509:*"))),
+        [f"test_container_may_open_the_device_node[/dev/{name}]" for name in ("nvidia-uvm", "nvidia-uvm-tools")],
     ),
     "node of a GPU missing": (
         _without("inside_dev", "nvidia3"),
@@ -315,11 +321,21 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
 UNREADABLE: dict[str, tuple[Change, list[str]]] = {
     "no pct": (
         _set("container", "", to={"state": {"e": "ENOENT: No such file"}, "config": {"e": "ENOENT: No such file"}}),
-        ["test_container_runs[]", "test_container_starts_at_boot[]"],
+        ["test_container_runs[]", "test_container_starts_at_boot[]", RULE],
     ),
     "configuration locked": (
         _set("container", "", "config", to=said("", 2, "can't lock file")),
-        ["test_container_starts_at_boot[]"],
+        ["test_container_starts_at_boot[]", RULE],
+    ),
+    "configuration N/A": (
+        _set("container", "", "config", to=said("N/A\n")),
+        ["test_container_starts_at_boot[]", RULE],
+    ),
+    "rule in a file that nobody read": (
+        _set(
+            "container", "", "config", to=said(CONFIG.replace("devices.allow: c 508", "x: c 508") + "lxc.include: /x")
+        ),
+        ["test_container_may_open_the_device_node[*]"],
     ),
     "container not entered": (
         lambda answers: (
@@ -334,13 +350,15 @@ UNREADABLE: dict[str, tuple[Change, list[str]]] = {
     ),
     "nodes unreadable": (
         _set("inside_dev", "nvidia0", to={".": NOTHING}),
-        ["test_container_has_the_device_node[*]", "test_device_node_has_[*]", "test_container_has_the_node_[*]"],
+        ["test_container_has_the_device_node[*]", "test_device_node_has_[*]", "test_container_has_the_node_[*]", RULE],
     ),
     "uvm not loaded": (
         _set("host_majors", "", "devices", to={"t": "Character devices:\n195 nvidia\n\nBlock devices:\n"}),
         [
             "test_device_node_has_its_drivers_major[/dev/nvidia-uvm]",
             "test_device_node_has_its_drivers_major[/dev/nvidia-uvm-tools]",
+            "test_container_may_open_the_device_node[/dev/nvidia-uvm]",
+            "test_container_may_open_the_device_node[/dev/nvidia-uvm-tools]",
         ],
     ),
     "GPU not known to the driver": (
@@ -534,7 +552,10 @@ def test_check_fails_for_its_fault_and_for_no_other(name: str, judged: Judged) -
     assert outcomes.ended("failed") == sorted(WRONG[name][1]), shown
     hidden = {
         "node of a GPU missing": [],
-        "uvm tools missing": ["test_device_node_has_its_drivers_major[/dev/nvidia-uvm-tools]"],
+        "uvm tools missing": [
+            "test_container_may_open_the_device_node[/dev/nvidia-uvm-tools]",
+            "test_device_node_has_its_drivers_major[/dev/nvidia-uvm-tools]",
+        ],
         "sitecustomize changed": [],
         "one rank less": [],
         "another engine": ["test_ranks_use_the_expected_transport[]"],

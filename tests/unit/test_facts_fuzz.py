@@ -23,9 +23,8 @@ from pytest_gpuinfra.errors import GpuInfraError
 from pytest_gpuinfra.subjects.boot.boot import parse_boot_id, parse_kernel_release, parse_uptime_s
 from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
 from pytest_gpuinfra.subjects.boot.confidential import parse_confidential
-from pytest_gpuinfra.subjects.boot.virtualization import parse_virtualization
 from pytest_gpuinfra.subjects.container.config import parse_container_config
-from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes, parse_device_tree
+from pytest_gpuinfra.subjects.container.device_node import parse_device_tree
 from pytest_gpuinfra.subjects.gpu.driver import (
     parse_driver_parameters,
     parse_driver_version,
@@ -151,9 +150,7 @@ PARSERS: dict[str, Callable[[Reading], object]] = {
     "engine": parse_engine_allreduce,
     "unit properties": parse_unit_properties,
     "unit file": _unit_file,
-    "device nodes": parse_device_nodes,
     "container": parse_container_config,
-    "virtualization": parse_virtualization,
 }
 
 RECORDED = [text for case in read_cases(OWN) for text in case.texts()] + [

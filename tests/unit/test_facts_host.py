@@ -9,9 +9,7 @@ import pytest
 from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.subjects.boot.confidential import parse_confidential
-from pytest_gpuinfra.subjects.boot.virtualization import parse_virtualization
 from pytest_gpuinfra.subjects.container.config import parse_container_config
-from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes
 from pytest_gpuinfra.subjects.gpu.driver import (
     parse_driver_parameters,
     parse_driver_version,
@@ -235,27 +233,6 @@ def test_drop_in_holds_settings_alone() -> None:
         parse_unit_file(Reading("/etc/x.d/y.conf", "Environment=A=1\n"), drop_in=True)
 
 
-def test_device_nodes_by_path() -> None:
-    text = (
-        "total 0\ncrw-rw-rw- 1 root root 511,   0 Jul 21 11:50 /dev/nvidia-uvm\n"
-        "crw-rw-rw- 1 root 44 195,   0 /dev/nvidia0\ndrwxr-xr-x 2 root root 80 Jul 21 11:50 nvidia-caps\n"
-    )
-    nodes = parse_device_nodes(Reading("ls", text))
-
-    assert [(node.path, node.major, node.minor, node.group) for node in nodes] == [
-        ("/dev/nvidia-uvm", 511, 0, "root"),
-        ("/dev/nvidia0", 195, 0, "44"),
-    ]
-
-
-def test_no_such_node_is_an_observation_and_silence_is_none() -> None:
-    missing = "ls: cannot access '/dev/nvidia*': No such file or directory\n"
-
-    assert parse_device_nodes(Reading("ls", missing)) == ()
-    with pytest.raises(FactUnavailable):
-        parse_device_nodes(Reading("ls", ""))
-
-
 @pytest.mark.parametrize("sign", [":", " ="])
 def test_devices_of_a_container(sign: str) -> None:
     text = (
@@ -265,26 +242,12 @@ def test_devices_of_a_container(sign: str) -> None:
     )
     config = parse_container_config(Reading("129.conf", text))
 
-    assert (config.paths, config.allowed_majors) == (("/dev/nvidia0", "/dev/nvidiactl"), (195, 511))
-    assert (config.devices[1].how, config.devices[1].options) == ("dev", {"gid": "44", "mode": "0666"})
-    assert not config.allows_all
+    assert (config.mounted, config.own) == (("/dev/nvidia0",), ("/dev/nvidiactl",))
+    assert [str(rule) for rule in config.rules] == ["195:*", "511:0"]
+    assert config.last("dev1") is None
 
 
 @pytest.mark.parametrize("text", ["", "nonsense here\n", "lxc.cgroup2.devices.allow: c x:* rwm\n"])
 def test_what_is_no_configuration_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         parse_container_config(Reading("129.conf", text))
-
-
-@pytest.mark.parametrize(
-    ("word", "vm", "container"), [("none", False, False), ("kvm", True, False), ("lxc", False, True)]
-)
-def test_guests_and_containers(word: str, vm: bool, container: bool) -> None:
-    found = parse_virtualization(Reading("systemd-detect-virt", word + "\n", exit_status=1))
-
-    assert (found.is_vm, found.is_container) == (vm, container)
-
-
-def test_an_unknown_machine_is_refused() -> None:
-    with pytest.raises(ParseError):
-        parse_virtualization(Reading("systemd-detect-virt", "hal9000\n"))

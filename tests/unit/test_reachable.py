@@ -20,12 +20,6 @@ AWAITING = {
     "endpoint.refusals: judge_error_bodies judge_context_fit",
     "endpoint.speculation_logs: parse_llamacpp_log parse_vllm_v0_log interval parse_benchmark",
     "endpoint.stream: parse_stream read_lines",
-    "subjects.boot.dma_mode: translation_expected judge_dma_mode",
-    "subjects.boot.virtualization: Virtualization parse_virtualization",
-    "subjects.container.config: PassedDevice ContainerConfig parse_container_config",
-    "subjects.container.device_node: parse_device_nodes",
-    "subjects.container.devices: missing_nodes judge_device_nodes required_majors judge_container_devices "
-    "judge_driver_library judge_bar_size",
     "subjects.gpu.driver: parse_module_version",
     "subjects.gpu.driver_parameters: judge_driver_parameters judge_driver_version",
     "subjects.gpu.topology: P2P_WORDS TopologyMatrix Topology parse_topology",

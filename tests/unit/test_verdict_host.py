@@ -5,23 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuinfra.capture.reading import Reading
-from pytest_gpuinfra.subjects.boot.command_line import parse_kernel_command_line
-from pytest_gpuinfra.subjects.boot.dma_mode import judge_dma_mode
-from pytest_gpuinfra.subjects.boot.virtualization import Virtualization
-from pytest_gpuinfra.subjects.container.config import parse_container_config
-from pytest_gpuinfra.subjects.container.device_node import parse_device_nodes
-from pytest_gpuinfra.subjects.container.devices import (
-    judge_bar_size,
-    judge_container_devices,
-    judge_device_nodes,
-    judge_driver_library,
-)
 from pytest_gpuinfra.subjects.gpu.driver import parse_driver_parameters
 from pytest_gpuinfra.subjects.gpu.driver_parameters import judge_driver_parameters
 from pytest_gpuinfra.subjects.gpu.health import judge_gpu_rows
 from pytest_gpuinfra.subjects.gpu.smi_query import parse_gpu_query
 from pytest_gpuinfra.subjects.kernel_log.faults import parse_kernel_faults
-from pytest_gpuinfra.subjects.kernel_log.iommu_boot import IommuBoot
 from pytest_gpuinfra.subjects.kernel_log.log import KernelLog, parse_kernel_log
 from pytest_gpuinfra.subjects.kernel_log.severity import root_xid, weigh
 from pytest_gpuinfra.subjects.pci.acs import bridges_above, judge_acs
@@ -71,33 +59,6 @@ def test_faults_weigh_by_their_severity(line: str, counts: bool) -> None:
     (fault,) = parse_kernel_faults(log(f"[1.0] {line}\n"))
 
     assert weigh(fault, {}).counts is counts
-
-
-def line(text: str) -> Verdict:
-    return judge_dma_mode(line=parse_kernel_command_line(Reading("/proc/cmdline", text)), peer_access=True)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "ending"),
-    [
-        (judge_dma_mode(types={"01:00.0": "identity"}, peer_access=True), "ok"),
-        (judge_dma_mode(types={"01:00.0": "identity", "c1:00.0": "DMA"}, peer_access=True), "wrong"),
-        (judge_dma_mode(types={"01:00.0": "DMA-FQ"}), "skip"),
-        (judge_dma_mode(types={"01:00.0": "blocked"}, peer_access=True), "wrong"),
-        (judge_dma_mode(types={"01:00.0": "unmanaged"}, peer_access=True), "skip"),
-        (judge_dma_mode(types={"01:00.0": "hyperdrive"}, peer_access=True), "error"),
-        (judge_dma_mode(types={}, peer_access=True), "skip"),
-        (judge_dma_mode(), "error"),
-        (judge_dma_mode(boot=IommuBoot("Passthrough", True, None, ())), "ok"),
-        (judge_dma_mode(boot=IommuBoot("Translated", False, "lazy", ()), peer_access=True), "wrong"),
-        (line("ro iommu=pt"), "ok"),
-        (line("ro intel_iommu=on"), "wrong"),
-        (line("ro amd_iommu=off"), "skip"),
-        (line("ro quiet"), "skip"),
-    ],
-)
-def test_types_decide_before_words(verdict: Verdict, ending: str) -> None:
-    assert verdict.ending == ending, verdict
 
 
 def bridge(control: int | None, address: str = "0000:00:01.0") -> PciFunction:
@@ -221,42 +182,3 @@ def test_driver_parameters_against_what_is_expected() -> None:
     assert judge_driver_parameters(parameters, {"DmaRemapPeerMmio": 1}).ending == "ok"
     assert judge_driver_parameters(parameters, {"DmaRemapPeerMmio": 0}).ending == "wrong"
     assert judge_driver_parameters(parameters, {"NoSuch": 0}).ending == "error"
-
-
-MOUNTS = "".join(
-    f"lxc.mount.entry: /dev/{name} dev/{name} none bind\n" for name in ("nvidia0", "nvidiactl", "nvidia-uvm")
-)
-NODES = parse_device_nodes(
-    Reading(
-        "ls",
-        "crw-rw-rw- 1 root root 195, 0 /dev/nvidia0\ncrw-rw-rw- 1 root root 195, 255 /dev/nvidiactl\n"
-        "crw-rw-rw- 1 root root 511, 0 /dev/nvidia-uvm\n",
-    )
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "ending"),
-    [
-        (MOUNTS + "lxc.cgroup2.devices.allow: c 195:* rwm\nlxc.cgroup2.devices.allow: c 511:* rwm\n", "ok"),
-        (MOUNTS + "lxc.cgroup2.devices.allow: c 195:* rwm\nlxc.cgroup2.devices.allow: c 509:* rwm\n", "wrong"),
-        (MOUNTS + "lxc.cgroup2.devices.allow: a\n", "ok"),
-        ("dev0: /dev/nvidia0\ndev1: /dev/nvidiactl\ndev2: /dev/nvidia-uvm\n", "ok"),
-        ("dev0: /dev/nvidia0\n", "wrong"),
-        ("arch: amd64\n", "wrong"),
-    ],
-)
-def test_a_container_needs_nodes_and_their_majors_of_today(text: str, ending: str) -> None:
-    verdict = judge_container_devices(parse_container_config(Reading("129.conf", text)), NODES)
-
-    assert verdict.ending == ending, verdict
-
-
-def test_nodes_libraries_and_bars() -> None:
-    assert judge_device_nodes(NODES).ending == "ok"
-    assert judge_device_nodes(NODES[:1]).ending == "wrong"
-    assert judge_driver_library("580.1", ["580.1", "570.2"]).ending == "ok"
-    assert judge_driver_library("580.1", ["570.2"]).ending == "wrong"
-    assert judge_bar_size(1 << 28, 1 << 35, Virtualization("qemu")).ending == "skip"
-    assert judge_bar_size(1 << 28, 1 << 35, Virtualization("none")).ending == "wrong"
-    assert judge_bar_size(1 << 28, None, Virtualization("none")).ending == "skip"

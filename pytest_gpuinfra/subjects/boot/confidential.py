@@ -13,18 +13,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_gpuinfra.capture.reading import Node, Reading
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ParseError
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
 
 _WORDS = {"Y": True, "1": True, "N": False, "0": False}
 _SAYS_ON = re.compile(
     r"SEV-SNP (?:enabled|supported|API)|RMP table physical|virt/tdx: (?:TDX )?module (?:is )?initialized"
 )
-_SAYS_OFF = re.compile(
-    r"\bSNP: .*(?:cannot be supported|not supported|disabled|failed)|SEV-SNP (?:disabled|unusable)"
-    r"|SEV-SNP: .*(?:\bnot\b|failed|disabled)|virt/tdx: .*(?:failed|disabled|not supported)",
-    re.IGNORECASE,
-)
+_OFF = {
+    "sev-snp": re.compile(
+        r"\bSNP: .*(?:cannot be supported|not supported|disabled|failed)|SEV-SNP (?:disabled|unusable|not (?:enabled|"
+        r"supported))|SEV-SNP: .*(?:\bnot\b|failed|disabled|timed out)",
+        re.IGNORECASE,
+    ),
+    "sev-es": re.compile(r"SEV-ES (?:disabled|unusable|not (?:enabled|supported))", re.IGNORECASE),
+    "sev": re.compile(
+        r"\bSEV (?:disabled|unusable|not (?:enabled|supported))|\bccp .*\bSEV: .*(?:failed|not|timed out|disabled)",
+        re.IGNORECASE,
+    ),
+    "tdx": re.compile(r"virt/tdx: .*(?:failed|disabled|not supported)", re.IGNORECASE),
+}
+"""Kernel messages by what they tell to be off. What SEV lacks, SEV-ES and SEV-SNP lack, too."""
+_FAMILY = ("sev-snp", "sev-es", "sev")
+"""Of AMD, the strongest first; they need /dev/sev."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +51,29 @@ class ConfidentialComputing:
     says_on: tuple[str, ...]
     says_off: tuple[str, ...]
     _node: Node = field(repr=False, hash=False)
+    _log_error: GpuInfraError | None = field(default=None, repr=False)
 
     @property
-    def sev(self) -> bool:
-        """Whether kvm_amd offers SEV; a missing module offers nothing."""
-        return self._parameter("sev")
+    def level(self) -> str:
+        """
+        The strongest that is offered: "sev-snp", "sev-es", "sev", "tdx", "none".
+
+        The module's parameter, the kernel's log and, of AMD, /dev/sev must agree.
+
+        Raises:
+            FactUnavailable: One of them cannot be read, and the others do not decide.
+            ParseError: A parameter is no switch.
+        """
+        for name in (*_FAMILY, "tdx"):
+            if self._parameter(name.replace("-", "_")) and self._agreed(name):
+                return name
+        return "none"
 
     @property
-    def sev_es(self) -> bool:
-        """Whether kvm_amd offers SEV-ES."""
-        return self._parameter("sev_es")
-
-    @property
-    def sev_snp(self) -> bool:
-        """Whether kvm_amd offers SEV-SNP; a kernel before 6.11 has no such parameter, and offers none."""
-        return self._parameter("sev_snp")
-
-    @property
-    def tdx(self) -> bool:
-        """Whether kvm_intel offers TDX."""
-        return self._parameter("tdx")
+    def against(self) -> tuple[str, ...]:
+        """Why something that a module's parameter switches on is not offered. Shape (n,)."""
+        device = () if self.sev_device or not self._parameter("sev") else ("/dev/sev is missing",)
+        return (*device, *self.says_off)
 
     @property
     def sev_device(self) -> bool:
@@ -70,18 +84,14 @@ class ConfidentialComputing:
         reading.require()
         return True
 
-    @property
-    def level(self) -> str:
-        """The strongest that is offered: "sev-snp", "sev-es", "sev", "tdx", "none"."""
-        for name, offered in (
-            ("sev-snp", self.sev_snp),
-            ("sev-es", self.sev_es),
-            ("sev", self.sev),
-            ("tdx", self.tdx),
-        ):
-            if offered:
-                return name
-        return "none"
+    def _agreed(self, name: str) -> bool:
+        """Tell whether nothing speaks against what a parameter switches on."""
+        if name in _FAMILY and not self.sev_device:
+            return False
+        if self._log_error is not None:
+            raise self._log_error
+        weaker = _FAMILY[_FAMILY.index(name) :] if name in _FAMILY else (name,)
+        return not any(_OFF[one].search(message) for one in weaker for message in self.says_off)
 
     def _parameter(self, name: str) -> bool:
         reading = self._reading(name)
@@ -99,15 +109,18 @@ class ConfidentialComputing:
         return reading
 
 
-def parse_confidential(readings: Node, log: Iterable[KernelLogEntry] = ()) -> ConfidentialComputing:
+def parse_confidential(
+    readings: Node, log: Iterable[KernelLogEntry] = (), log_error: GpuInfraError | None = None
+) -> ConfidentialComputing:
     """
     Read the state of confidential computing.
 
     Args:
         readings: "sev", "sev_es", "sev_snp" (parameters of kvm_amd), "tdx" (of kvm_intel), "dev_sev" (stat).
         log: Entries of this boot's kernel log, for what the kernel says of it.
+        log_error: Why nobody can read that; None if it was read.
     """
     messages = [entry.message for entry in log]
-    off = tuple(message for message in messages if _SAYS_OFF.search(message))
+    off = tuple(message for message in messages if any(pattern.search(message) for pattern in _OFF.values()))
     on = tuple(message for message in messages if _SAYS_ON.search(message) and message not in off)
-    return ConfidentialComputing(on, off, readings)
+    return ConfidentialComputing(on, off, readings, log_error)

@@ -1,8 +1,7 @@
 """
-Device nodes of GPUs under /dev, from `ls -l` or stat(2), and the majors that drivers were given.
+Device nodes of GPUs under /dev, from stat(2), and the majors that drivers were given.
 
-Source: stat(2), proc(5) (/proc/devices), and ls(1): "crw-rw-rw- 1 root root 195, 255 Jul 21 11:50 /dev/nvidiactl",
-major and minor padded with blanks;
+Source: stat(2), proc(5) (/proc/devices);
 Linux Documentation/admin-guide/devices.txt (195 is NVIDIA's; the major of nvidia-uvm is given out at module load).
 """
 
@@ -15,14 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading, Tree
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
-from pytest_gpuinfra.wire import load, text_lines
-
-_LINE = re.compile(
-    r"(?P<kind>[bc])(?P<mode>[rwxsStT-]{9})[.+@]?\s+\d+\s+(?P<owner>\S+)\s+(?P<group>\S+)\s+"
-    r"(?P<major>\d{1,18}),\s*(?P<minor>\d{1,18})\s+(?:.*\s)?(?P<path>/\S+)"
-)
-_COMPLAINT = re.compile(r"ls: (?:cannot access|cannot open) .*|.*: No such file or directory")
+from pytest_gpuinfra.errors import ParseError
+from pytest_gpuinfra.wire import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,39 +87,3 @@ def driver_of_node(path: str, majors: Mapping[str, int]) -> str | None:
     names = ["nvidia-modeset", *names] if path == "/dev/nvidia-modeset" else names
     names = ["nvidiactl", *names] if path == "/dev/nvidiactl" else names
     return next((name for name in names if name in majors), None)
-
-
-def parse_device_nodes(reading: Reading) -> tuple[DeviceNode, ...]:
-    """
-    Read `ls -l /dev/...`; directories and plain files in the list are passed over.
-
-    Returns:
-        Nodes by path. Shape (n,); () where `ls` says that there is no such file.
-
-    Raises:
-        FactUnavailable: The list could not be had, or is empty.
-        ParseError: A line is no entry of a list.
-    """
-    nodes = []
-    lines = [line.strip() for line in text_lines(reading.require()) if line.strip()]
-    for number, line in enumerate(lines, 1):
-        match = _LINE.fullmatch(line)
-        if match:
-            nodes.append(
-                DeviceNode(
-                    match["path"],
-                    int(match["major"]),
-                    int(match["minor"]),
-                    match["mode"],
-                    match["owner"],
-                    match["group"],
-                )
-            )
-        elif not _COMPLAINT.fullmatch(line) and not re.match(r"[-dls][rwx-]{9}|total \d+$|/\S+:$", line):
-            raise ParseError(reading.source, number, line, "not an entry of `ls -l`")
-    if not nodes and not any("No such file or directory" in line for line in lines):
-        said = lines[0] if lines else reading.stderr.strip() or "it is empty"
-        raise FactUnavailable(
-            reading.source, f"no device node: {said}", remedy="is the driver loaded? (nvidia-modprobe)"
-        )
-    return tuple(sorted(nodes, key=lambda node: node.path))

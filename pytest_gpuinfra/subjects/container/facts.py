@@ -11,6 +11,7 @@ from pytest_gpuinfra.connection.container import Container
 from pytest_gpuinfra.errors import FactUnavailable, ParseError
 from pytest_gpuinfra.pci_address import normalise_pci_address
 from pytest_gpuinfra.subjects.boot.boot import parse_boot_id
+from pytest_gpuinfra.subjects.container.config import ContainerConfig, parse_container_config
 from pytest_gpuinfra.subjects.container.device_node import DeviceNode, driver_of_node, parse_device_tree, parse_majors
 from pytest_gpuinfra.subjects.container.state import ContainerState, parse_container_state
 from pytest_gpuinfra.subjects.gpu.driver_library import LIBRARIES, parse_library_versions
@@ -43,6 +44,13 @@ class ContainerFacts:
             return ContainerState("running", None, "")
         node = self._capture.node("container")
         return parse_container_state(self.container.kind, self.container.name, node)
+
+    @cached_property
+    def config(self) -> ContainerConfig | None:
+        """Its configuration on the host; None for a kind that has no such file."""
+        if self.container.kind not in ("pct", "lxc"):
+            return None
+        return parse_container_config(self._one("container", "config"))
 
     @cached_property
     def boot_id(self) -> str:

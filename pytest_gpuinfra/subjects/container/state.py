@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Node, Reading
-from pytest_gpuinfra.errors import FactUnavailable, ParseError
+from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ParseError
 from pytest_gpuinfra.masking import last_of
+from pytest_gpuinfra.subjects.container.config import parse_container_config
 from pytest_gpuinfra.wire import load, text_lines
 
 _NONE = re.compile(
@@ -29,7 +30,7 @@ class ContainerState:
     Attributes:
         word: Its state in the tool's own word, lower case: "running", "stopped", "exited", ...
         autostart: Whether it starts at boot; None where the tool does not tell.
-        autostart_from: Where that stands, for messages.
+        autostart_from: Where that stands, for messages; why it is not told.
     """
 
     word: str
@@ -58,10 +59,10 @@ def parse_container_state(kind: str, name: str, node: Node) -> ContainerState:
     text = _told(node["state"], name)
     if kind == "pct":
         match = re.fullmatch(r"status: (\w+)", text)
-        return ContainerState(_word(match[1] if match else None, node["state"]), *_pct_autostart(node))
+        return ContainerState(_word(match[1] if match else None, node["state"]), *_autostart(node["config"], "onboot"))
     if kind == "lxc":
         word = text_lines(text)[0].lower() if text else None
-        return ContainerState(_word(word, node["state"]), *_lxc_autostart(node))
+        return ContainerState(_word(word, node["state"]), *_autostart(node["config"], "lxc.start.auto"))
     if kind in ("incus", "lxd"):
         return _lxd(node["state"], text, name)
     if kind in ("docker", "podman"):
@@ -90,20 +91,16 @@ def _word(word: str | None, reading: Reading) -> str:
     return word
 
 
-def _pct_autostart(node: Node) -> tuple[bool | None, str]:
-    config = node["config"]
-    if config.text is None or config.exit_status:
-        return None, ""
-    match = re.search(r"^onboot:\s*(\d)", config.text, re.MULTILINE)
-    return bool(match and match[1] == "1"), f"onboot in {config.source}"
-
-
-def _lxc_autostart(node: Node) -> tuple[bool | None, str]:
-    config = node["config"]
-    if config.text is None:
-        return None, ""
-    values = re.findall(r"^\s*lxc\.start\.auto\s*=\s*(\d)", config.text, re.MULTILINE)
-    return bool(values and values[-1] == "1"), f"lxc.start.auto in {config.source}"
+def _autostart(reading: Reading, key: str) -> tuple[bool | None, str]:
+    """Tell by a configuration whether the container starts at boot; None with the reason where it does not tell."""
+    try:
+        config = parse_container_config(reading)
+    except GpuInfraError as error:
+        return None, f"{reading.source}: {error.reason}"
+    value = config.last(key)
+    if value not in (None, "0", "1"):
+        return None, f"{reading.source}: {key} is {value!r}"
+    return value == "1", f"{key} in {reading.source}"
 
 
 def _lxd(reading: Reading, text: str, name: str) -> ContainerState:

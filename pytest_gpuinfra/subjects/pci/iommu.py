@@ -45,6 +45,11 @@ class IommuGroup:
         return parse_group_type(self._type)
 
     @property
+    def shows_type(self) -> bool:
+        """Whether this kernel shows it at all (5.11 and later)."""
+        return not self._type.missing
+
+    @property
     def type_known(self) -> bool:
         """Whether the word is one that this version knows; judge nothing by a word that it does not."""
         return self.type in _KNOWN

@@ -38,6 +38,13 @@ LIMITS = (
     "Max locked memory         unlimited            unlimited            bytes     \n"
     "Max open files            1048576              1048576              files     \n"
 )
+CONFIG = (
+    "arch: amd64\ndev0: /dev/nvidia0\ndev1: /dev/nvidia1\ndev2: /dev/nvidia2\ndev3: /dev/nvidia3\n"
+    "dev4: /dev/nvidiactl,mode=0666\nhostname: serve\nonboot: 1\nunprivileged: 1\n"
+    "lxc.cgroup2.devices.allow: c 508:* rwm\n"
+    "lxc.mount.entry: /dev/nvidia-uvm dev/nvidia-uvm none bind,optional,create=file\n"
+    "lxc.mount.entry: /dev/nvidia-uvm-tools dev/nvidia-uvm-tools none bind,optional,create=file\n"
+)
 GONE = {"e": "ENOENT: No such file or directory"}
 
 
@@ -58,7 +65,7 @@ def serving_answers() -> dict[str, Any]:
         "container": {
             "": {
                 "state": said("status: running\n"),
-                "config": said("arch: amd64\ndev0: /dev/nvidia0\nhostname: serve\nonboot: 1\nunprivileged: 1\n"),
+                "config": said(CONFIG),
             }
         },
         "host_majors": {
