@@ -44,7 +44,7 @@ KINDS = {
     "flr": ("vfio-pci {0}: not ready 65535ms after FLR; giving up", DRIVER),
     "init": ("NVRM: GPU {0}: RmInitAdapter failed! (0x62:0x40:2168)", INIT),
     "probe": ("vfio-pci {0}: probe with driver vfio-pci failed with error -22", INIT),
-    "iommu": ("AMD-Vi: Event logged [IO_PAGE_FAULT device={0} domain=0x1 address=0x1 flags=0x20]", IOMMU),
+    "iommu": ("nvidia {0}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x1 address=0x1 flags=0x20]", IOMMU),
     "dmar": ("DMAR: [DMA Read NO_PASID] Request device [{0}] fault addr 0x1 [fault reason 0x06] PTE Read", IOMMU),
     "aer": ("pcieport {0}: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Data Link Layer, (Receiver ID)", PCIE),
     "dpc": ("pcieport {0}: DPC: containment event, status:0x1f01 source:0x0000", PCIE),
@@ -219,6 +219,7 @@ def others() -> dict[str, RecordedHost]:
         hosts[name("levels", key)] = logging((3, example))
         hosts[name("words", key)] = logging((6, example), levels=False)
     hosts["gone"] = logging((3, "dmar_fault: 12 callbacks suppressed"))
+    hosts["beside"] = logging((3, KINDS["iommu"][0].format("0000:01:00.0")), UNKNOWNS["nvrm"])
     hosts["told-twice"] = logging(
         (3, "NVRM: Xid (PCI:0000:01:00): 62, 00002740"), (4, "NVRM: GPU0 frobnicate: the frobnicator failed to gyre")
     )
@@ -306,6 +307,10 @@ def test_a_refused_access_of_nobody_knows_whom_is_unknown(judged: Judged) -> Non
 
 def test_words_beside_a_fault_are_words_on_that_fault(judged: Judged) -> None:
     assert failed(judged, "told-twice") == ([GPU.format(DRIVER)], [])
+
+
+def test_words_beside_another_drivers_fault_are_unknown(judged: Judged) -> None:
+    assert failed(judged, "beside") == ([GPU.format(IOMMU)], [UNKNOWN])
 
 
 @pytest.mark.parametrize("boot", boots())

@@ -40,6 +40,8 @@ _PARSERS = (
     parse_machine_faults,
 )
 _OF_GPUS = frozenset({"iommu", "xid", "sxid", "off-bus", "init", "mismatch", "ras", "driver", "lockup"})
+_TOLD_BY = {"iommu": "iommu", "aer": "port", "link": "port", "bar": "bus"}
+"""Family of the driver that tells of a kind of fault, though another driver's name may stand in front of the line."""
 _MANAGED = re.compile(r"^(?:machine-|systemd-nspawn@|lxc\.(?:payload|monitor)\.)")
 """What systemd and LXC put in front of a container's name in the name of its control group."""
 _SHOWN = 3
@@ -106,7 +108,8 @@ class KernelFaults:
         told: dict[str, list[int]] = {}
         for fault in self.all:
             if id(fault) in counts or fault.kind == "mce":
-                told.setdefault(speaker_of(fault.entry.message), []).append(place[id(fault.entry)])
+                family = _TOLD_BY.get(fault.kind) or speaker_of(fault.entry.message)
+                told.setdefault(family, []).append(place[id(fault.entry)])
         return tuple(
             fault
             for fault in self._kept
