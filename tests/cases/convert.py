@@ -87,7 +87,7 @@ def iommu_mode(text: str, entry: Entry) -> Hosts:
     """Put types into the groups' files and a command line into /proc/cmdline; the user expects no translation."""
     types: dict[str, str] = {}
     members: dict[str, list[str]] = {}
-    line, empty, log = None, False, False
+    line, empty, log = None, False, ""
     for block in blocks(text):
         place = _GROUP.search(block.command)
         rows = [row for row in block.text.splitlines() if row.strip()]
@@ -108,25 +108,27 @@ def iommu_mode(text: str, entry: Entry) -> Hosts:
         elif place and place["group"] != "*":
             types[place["group"]] = block.text
         elif "dmesg" in block.command or "journalctl" in block.command or _LOG.search(block.text):
-            log = True
+            log = block.text
         elif all(len(row.split()) == 1 and "=" not in row for row in rows):
             types |= {str(at): f"{row}\n" for at, row in enumerate(rows or [block.text])}
         else:
             line = block.text
     if types or empty:
         return [_groups(types, members)]
+    if log:
+        dmesg = {"t": f"[    0.000000] Linux version 5.8.0\n{log}", "x": 0, "s": ""}
+        return [_without_types(["kernel_log", "", "kmsg", {"e": "EPERM"}], ["kernel_log", "", "dmesg", dmesg])]
     if line is None:
-        return UNREAD + ": the kernel's boot messages about the IOMMU's mode" if log else UNREAD
-    return [_without_types(line)]
+        return UNREAD
+    return [_without_types(_cmdline(line), ["kernel_log", "", "kmsg", {"t": "5,0,0,-;Linux version 5.4.0\n"}])]
 
 
-def _without_types(line: str) -> dict[str, Any]:
-    """Give a host whose kernel shows no group types, and whose log says nothing of the IOMMU: the line is left."""
-    log = ["kernel_log", "", "kmsg", {"t": "5,0,0,-;Linux version 5.4.0\n"}]
+def _without_types(*readings: list[Any]) -> dict[str, Any]:
+    """Give a host whose kernel shows no group types: its log is left, or, where that says nothing, its command line."""
     functions = {GPU: {"group": "40", "group_type": None}}
     expect = {"devices": [{"pci": [GPU], "driver": "nvidia", "group_type": "identity"}]}
     items = [item("iommu_group_type_is_the_expected_one")]
-    return reference(items, expect, functions=functions, readings=[_cmdline(line), log])
+    return reference(items, expect, functions=functions, readings=list(readings))
 
 
 def _cmdline(line: str) -> list[Any]:

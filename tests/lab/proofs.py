@@ -173,7 +173,7 @@ HOST: Mapping[str, Condition] = {
     "DMAR fault: GPU writes where it may not": UNMAPPED.format("beef0000"),
     "PCIe port reports an uncorrected error": _logged("Uncorrected"),
     "PCIe port reports a corrected error": _logged("Corrected"),
-    "kernel kills a process for want of memory": _logged("Memory cgroup out of memory"),
+    "kernel kills a process that passed its own group's limit": _logged("Memory cgroup out of memory"),
     "group type is refused while a driver is bound": "[ -e /sys/bus/pci/devices/0000:42:00.0/driver ]",
     "AMD-Vi event in the ring buffer": _logged("device=0000:41:00.0 domain=0x0021"),
     "Xid 79 in the ring buffer": _logged(KMSG_XID.format("41")),

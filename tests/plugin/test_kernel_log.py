@@ -44,7 +44,7 @@ KINDS = {
     "flr": ("vfio-pci {0}: not ready 65535ms after FLR; giving up", DRIVER),
     "init": ("NVRM: GPU {0}: RmInitAdapter failed! (0x62:0x40:2168)", INIT),
     "probe": ("vfio-pci {0}: probe with driver vfio-pci failed with error -22", INIT),
-    "iommu": ("AMD-Vi: Event logged [IO_PAGE_FAULT device={0} domain=0x1 address=0x1 flags=0x20]", IOMMU),
+    "iommu": ("nvidia {0}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x1 address=0x1 flags=0x20]", IOMMU),
     "dmar": ("DMAR: [DMA Read NO_PASID] Request device [{0}] fault addr 0x1 [fault reason 0x06] PTE Read", IOMMU),
     "aer": ("pcieport {0}: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Data Link Layer, (Receiver ID)", PCIE),
     "dpc": ("pcieport {0}: DPC: containment event, status:0x1f01 source:0x0000", PCIE),
@@ -115,6 +115,13 @@ UNKNOWNS = {
     "ccp": (3, "ccp 0000:44:00.5: the mome raths outgrabe"),
     "bus": (3, "pci 0000:01:00.0: the mome raths outgrabe"),
 }
+GARBLED = {
+    "xid": ("NVRM: Xid (PCI:0000:01:00): abc, pid=2280636", [GPU.format(DRIVER)]),
+    "sxid": (f"nvidia-nvswitch3: SXid (PCI:{SWITCH}): garbled, Fatal", [DEVICE]),
+    "dmar": ("DMAR: [Teleport] Request device [0000:b7:00.0] fault addr 0x0", [NAMELESS]),
+    "nobody": ("NVRM: Xid : 32, pid=2280636", [NAMELESS, GPU.format(DRIVER), VFIO.format(DRIVER)]),
+}
+"""Lines that speak of a fault in a form that is not known, and the items that cannot tell whether it is theirs."""
 QUIET = {
     "information": (6, "amdgpu 0000:01:00.0: amdgpu: the mome raths failed to outgrabe"),
     "warning": (4, "pcieport 0000:00:01.1: the mome raths failed to outgrabe"),
@@ -204,6 +211,7 @@ def others() -> dict[str, RecordedHost]:
     hosts |= {name("worded", key): logging((6, f"{t}: unexpected"), levels=False) for key, (_, t) in UNKNOWNS.items()}
     allow = {"kernel_log": {"allow": ["mome raths", "frobnicat"]}}
     hosts |= {name("allowed", key): logging(row, **allow) for key, row in UNKNOWNS.items()}
+    hosts |= {name("garbled", key): logging((3, text)) for key, (text, _) in GARBLED.items()}
     hosts |= {name("quiet", key): logging(row) for key, row in QUIET.items()}
     for key, (group, _) in KILLS.items():
         hosts[name("kill", key)] = logging(*([(6, KILL.format(group))] if group else []), (3, KILLED))
@@ -211,6 +219,7 @@ def others() -> dict[str, RecordedHost]:
         hosts[name("levels", key)] = logging((3, example))
         hosts[name("words", key)] = logging((6, example), levels=False)
     hosts["gone"] = logging((3, "dmar_fault: 12 callbacks suppressed"))
+    hosts["beside"] = logging((3, KINDS["iommu"][0].format("0000:01:00.0")), UNKNOWNS["nvrm"])
     hosts["told-twice"] = logging(
         (3, "NVRM: Xid (PCI:0000:01:00): 62, 00002740"), (4, "NVRM: GPU0 frobnicate: the frobnicator failed to gyre")
     )
@@ -266,7 +275,7 @@ def test_an_error_that_nothing_recognises_is_unknown(judged: Judged, speaker: st
     assert UNKNOWNS[speaker][1][-20:] in message
     allow = re.search(r"allow = \['(.*?)'\]", " ".join(message.split()))
     assert allow
-    assert re.search(allow[1], UNKNOWNS[speaker][1])
+    assert re.search(allow[1], f"{UNKNOWNS[speaker][1]}: unexpected")
     assert "kernel_log.allow" in message
     assert form == "worded" or "(3 times)" in message
 
@@ -281,6 +290,11 @@ def test_what_is_no_error_of_a_driver_is_passed_over(judged: Judged, kind: str) 
     assert failed(judged, name("quiet", kind)) == ([], [])
 
 
+@pytest.mark.parametrize("kind", GARBLED)
+def test_a_fault_in_an_unknown_form_is_unknown_to_those_whose_it_may_be(judged: Judged, kind: str) -> None:
+    assert failed(judged, name("garbled", kind)) == ([], sorted(GARBLED[kind][1]))
+
+
 @pytest.mark.parametrize("kill", KILLS)
 def test_a_kill_counts_if_it_can_be_the_services(judged: Judged, kill: str) -> None:
     """A control group that reached its own limit is that group's affair."""
@@ -293,6 +307,10 @@ def test_a_refused_access_of_nobody_knows_whom_is_unknown(judged: Judged) -> Non
 
 def test_words_beside_a_fault_are_words_on_that_fault(judged: Judged) -> None:
     assert failed(judged, "told-twice") == ([GPU.format(DRIVER)], [])
+
+
+def test_words_beside_another_drivers_fault_are_unknown(judged: Judged) -> None:
+    assert failed(judged, "beside") == ([GPU.format(IOMMU)], [UNKNOWN])
 
 
 @pytest.mark.parametrize("boot", boots())

@@ -137,7 +137,13 @@ def test_commands_work_beside_each_other_where_sshd_allows_one_session(tmp_path:
         assert ended.stdout == "['0', '1', '2', '3']\n", ended.stderr
 
 
-NEED_THE_WHOLE_LOG = ("test_no_gpu_fault_without_a_known_device[]", "test_no_machine_check_and_no_memory_kill[]")
+NEED_THE_WHOLE_LOG = (
+    "test_no_gpu_fault_without_a_known_device[]",
+    "test_no_fault_by_another_device[]",
+    "test_no_machine_check_and_no_memory_kill[]",
+    "test_no_fault_that_no_other_check_judges[]",
+    "test_every_error_by_a_driver_is_known[]",
+)
 """ERROR on a machine whose ring buffer has lost its beginning, as this one's may have."""
 
 

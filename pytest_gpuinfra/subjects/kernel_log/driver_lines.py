@@ -33,7 +33,7 @@ _SPEAKER = re.compile(
     |(?P<vfio>vfio[-_]pci\b|vfio\b)
     |(?P<iommu>DMAR\b|dmar\b|DMAR-IR|AMD-Vi\b|\S+\ \S+:\ AMD-Vi:|arm-smmu|iommu\b|\(XEN\)\ (?:\[VT-D\]|AMD-Vi|AMD_IOV))
     |(?P<port>pcieport\b|pciehp\b|AER\b|DPC\b|\S+\ {_DEVICE}:\ (?:AER|DPC|pciehp|PCIe\ Bus\ Error)\b)
-    |(?P<machine>mce:|MCE\b|EDAC\b|RAS:|(?:\{{\d+\}})?\[Hardware\ Error\])
+    |(?P<machine>mce:|Memory\ failure:|MCE\b|EDAC\b|RAS:|(?:\{{\d+\}})?\[Hardware\ Error\])
     |(?P<secure>ccp\b|psp\b|SEV(?:-ES|-SNP)?\b|SNP\b|kvm_amd\b|tdx\b|virt/tdx\b)
     |(?P<bus>pci\ {_DEVICE}:)
     """,

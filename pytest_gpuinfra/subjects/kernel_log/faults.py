@@ -40,6 +40,8 @@ _PARSERS = (
     parse_machine_faults,
 )
 _OF_GPUS = frozenset({"iommu", "xid", "sxid", "off-bus", "init", "mismatch", "ras", "driver", "lockup"})
+_TOLD_BY = {"iommu": "iommu", "aer": "port", "link": "port", "bar": "bus"}
+"""Family of the driver that tells of a kind of fault, though another driver's name may stand in front of the line."""
 _MANAGED = re.compile(r"^(?:machine-|systemd-nspawn@|lxc\.(?:payload|monitor)\.)")
 """What systemd and LXC put in front of a container's name in the name of its control group."""
 _SHOWN = 3
@@ -106,7 +108,8 @@ class KernelFaults:
         told: dict[str, list[int]] = {}
         for fault in self.all:
             if id(fault) in counts or fault.kind == "mce":
-                told.setdefault(speaker_of(fault.entry.message), []).append(place[id(fault.entry)])
+                family = _TOLD_BY.get(fault.kind) or speaker_of(fault.entry.message)
+                told.setdefault(family, []).append(place[id(fault.entry)])
         return tuple(
             fault
             for fault in self._kept
@@ -119,6 +122,10 @@ class KernelFaults:
     def _kept(self) -> tuple[KernelFault, ...]:
         allowed = [re.compile(pattern) for pattern in self.expect.allow]
         return tuple(fault for fault in self.all if not any(pattern.search(fault.message) for pattern in allowed))
+
+    @cached_property
+    def _unreadable(self) -> tuple[KernelFault, ...]:
+        return tuple(fault for fault in self._kept if fault.kind == "unreadable")
 
     @cached_property
     def _above(self) -> dict[str, str]:
@@ -160,7 +167,8 @@ class KernelFaults:
         if self.gpu_of(fault):
             return "gpu"
         if fault.device is None:
-            return "nameless" if fault.kind in _OF_GPUS else "host"
+            kind = fault.code if fault.kind == "unreadable" else fault.kind
+            return "nameless" if kind in _OF_GPUS else "host"
         return "device" if _card(fault.device) in self._present else "nameless"
 
     def describe(self, kinds: Collection[str], gpu: str) -> str:
@@ -175,7 +183,8 @@ class KernelFaults:
             FactUnavailable: There are none in what is left of the log, and its beginning or a piece is missing;
                 or a line speaks of such a fault in a form that this version does not know.
         """
-        return self._words([f for f in self.counting if f.kind in kinds and self.gpu_of(f) == gpu], kinds, gpu)
+        unreadable = [f for f in self._unreadable if f.code in kinds and (f.device is None or self.gpu_of(f) == gpu)]
+        return self._words([f for f in self.counting if f.kind in kinds and self.gpu_of(f) == gpu], unreadable)
 
     def describe_all(self, without: Collection[str] = ()) -> str:
         """
@@ -202,7 +211,7 @@ class KernelFaults:
                 f"nobody can tell whose it is: {self._one(doubtful[0])!r}",
                 remedy="read the log around it; expect.kernel_log.allow takes a pattern for it",
             )
-        return self._words(sure + doubtful, _OF_GPUS if owner == "nameless" else (), None)
+        return self._words(sure + doubtful, [fault for fault in self._unreadable if self.owner(fault) == owner])
 
     def describe_unknown(self) -> str:
         """
@@ -215,7 +224,7 @@ class KernelFaults:
         for fault in self.unknown:
             kinds.setdefault(re.sub(r"0x[0-9a-fA-F]+|\d+", "0", fault.message), []).append(fault)
         if not kinds:
-            return self._words((), (), None)
+            return self._words(())
         told = [
             f"{first_of(same[0].message, 200)!r}" + (f" ({len(same)} times)" if len(same) > 1 else "")
             for same in kinds.values()
@@ -261,7 +270,7 @@ class KernelFaults:
             return fault.cgroup and (fault.group is None or not _of_service(fault.group, named))
         return fault.kind == "iommu" and fault.device is None
 
-    def _words(self, faults: Sequence[KernelFault], kinds: Collection[str], gpu: str | None) -> str:
+    def _words(self, faults: Sequence[KernelFault], unreadable: Sequence[KernelFault] = ()) -> str:
         if faults:
             total = sum(fault.count for fault in faults)
             shown = "; ".join(self._one(fault) for fault in faults[:_SHOWN])
@@ -270,17 +279,12 @@ class KernelFaults:
             several = len({fault.code for fault in faults if isinstance(fault, Xid)}) > 1
             began = f"; it began with Xid {root.number}" if root and several else ""
             return f"{total}: {shown}{more}{began}"
-        for fault in self._kept:
-            if (
-                fault.kind == "unreadable"
-                and fault.code in kinds
-                and (gpu is None or self.gpu_of(fault) in (gpu, None))
-            ):
-                raise FactUnavailable(
-                    self.log.source,
-                    f"a line speaks of a fault in a form that is not known here: {first_of(fault.message, 160)!r}",
-                    remedy="judge it by hand; expect.kernel_log.allow takes a pattern for it; and report it",
-                )
+        if unreadable:
+            raise FactUnavailable(
+                self.log.source,
+                f"a line speaks of a fault in a form that is not known here: {first_of(unreadable[0].message, 160)!r}",
+                remedy="judge it by hand; expect.kernel_log.allow takes a pattern for it; and report it",
+            )
         if self.log.gap:
             raise FactUnavailable(
                 self.log.source,
