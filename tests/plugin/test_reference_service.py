@@ -278,7 +278,7 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
         ["test_service_is_not_started_again_and_again[]"],
     ),
     "started every 5 min": (
-        _starts(99, 301, runs=3),
+        _starts(99, 301, runs=4),
         ["test_service_is_not_started_again_and_again[]"],
     ),
     "a rank is stopped": (_state("process 502", "T"), ["test_no_process_of_the_service_is_stopped[]"]),
