@@ -13,7 +13,8 @@ def order_by_host(items: list[pytest.Item], aliases: Iterable[str]) -> None:
     """
     Bring items about hosts into the order of hosts, then of files and lines, then of targets.
 
-    A comparison with the baseline follows what the others gather, and the ledger what all have judged. Items about no host keep their places.
+    A comparison with the baseline follows what the others gather, and the ledger what all have judged.
+    Items about no host keep their places.
 
     Args:
         items: All items of the session; changed in place.

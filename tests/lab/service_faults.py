@@ -15,14 +15,19 @@ from .service_lab import SITE, UNIT, ServiceLab
 INSIDE = (
     "argument_is_in_effect[*]",
     "container_has_the_device_node[*]",
+    "container_may_open_the_device_node[*]",
     "container_was_started_with_its_host[]",
     "device_node_has_its_drivers_major[*]",
     "disk_has_space_left[*]",
+    "drafts_in_the_services_log_are_accepted[]",
     "drop_ins_equal_the_users_copies[]",
+    "engine_admits_no_fallback[]",
     "every_rank_runs[]",
     "files_of_the_path_are_readable[*]",
     "locked_memory_limit_is_high_enough[]",
+    "nccl_of_the_service_is_in_order[]",
     "no_error_in_the_services_log[]",
+    "no_process_of_the_service_is_stopped[]",
     "no_reload_is_pending[]",
     "no_unit_has_failed[container]",
     "open_file_limit_is_high_enough[]",
@@ -32,9 +37,11 @@ INSIDE = (
     "running_process_is_newer_than_its_files[]",
     "service_is_active[]",
     "service_is_ordered[*]",
+    "service_is_pulled_in_at_boot[]",
     "service_starts_at_boot[]",
     "service_was_not_killed_for_memory[]",
     "service_was_not_restarted_by_systemd[]",
+    "settings_of_the_unit_are_in_effect[]",
     "shared_memory_is_large_enough[]",
     "unit_file_equals_the_users_copy[]",
     "unit_file_verifies[]",
@@ -46,6 +53,7 @@ PROCESSES = (
     "argument_is_in_effect[*]",
     "every_rank_runs[]",
     "locked_memory_limit_is_high_enough[]",
+    "no_process_of_the_service_is_stopped[]",
     "open_file_limit_is_high_enough[]",
     "python_is_the_expected_one[]",
     "ranks_use_the_expected_transport[]",
@@ -183,7 +191,9 @@ FAULTS: dict[str, ServiceFault] = {
         ("infer.service",),
     ),
     "restarted by systemd": ServiceFault(_killed, ("service_was_not_restarted_by_systemd[]",)),
-    "disabled": ServiceFault(_shell("systemctl disable infer"), ("service_starts_at_boot[]",)),
+    "disabled": ServiceFault(
+        _shell("systemctl disable infer"), ("service_is_pulled_in_at_boot[]", "service_starts_at_boot[]")
+    ),
     "edited without reload": ServiceFault(
         _edit("s/NCCL_PROTO=LL/NCCL_PROTO=LL128/"),
         (
@@ -265,7 +275,7 @@ FAULTS: dict[str, ServiceFault] = {
     "unit file gone": ServiceFault(
         _shell(f"rm {UNIT}"),
         ("no_reload_is_pending[]", "service_starts_at_boot[]", "unit_file_verifies[]"),
-        ("unit_file_equals_the_users_copy[]",),
+        ("settings_of_the_unit_are_in_effect[]", "unit_file_equals_the_users_copy[]"),
     ),
     "low limits": ServiceFault(
         _edit("s/^Restart=/LimitMEMLOCK=1024\\nLimitNOFILE=100\\nRestart=/", restart=True),
@@ -310,7 +320,7 @@ FAULTS: dict[str, ServiceFault] = {
     "device node missing": ServiceFault(
         _shell("umount /dev/nvidia-uvm; rm /dev/nvidia-uvm"),
         ("container_has_the_device_node[/dev/nvidia-uvm]",),
-        ("device_node_has_its_drivers_major[*]",),
+        ("container_may_open_the_device_node[*]", "device_node_has_its_drivers_major[*]"),
         lasting=True,
     ),
     "another major": ServiceFault(
@@ -321,7 +331,7 @@ FAULTS: dict[str, ServiceFault] = {
     "driver not loaded": ServiceFault(
         lambda lab: lab.majors("Character devices:\n  1 mem\n\nBlock devices:\n"),
         (),
-        ("device_node_has_its_drivers_major[*]",),
+        ("container_may_open_the_device_node[*]", "device_node_has_its_drivers_major[*]"),
         lasting=True,
     ),
     "small shared memory": ServiceFault(

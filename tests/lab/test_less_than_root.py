@@ -69,6 +69,7 @@ RIGHT = ("permission", "root", "not permitted")
 PROCESSES = frozenset(
     {
         "test_python_is_the_expected_one[]",
+        "test_running_process_is_newer_than_its_files[]",
         *(
             f"test_variable_is_in_effect_in_every_process[{name}]"
             for name in ("NCCL_P2P_LEVEL", "NCCL_PROTO", "OMP_NUM_THREADS")
@@ -76,7 +77,16 @@ PROCESSES = frozenset(
     }
 )
 CLOSED = frozenset({"test_file_is_absent[/etc/closed/gpu.conf]"})
-JOURNAL = frozenset({"test_service_was_not_killed_for_memory[]", "test_no_error_in_the_services_log[]"})
+JOURNAL = frozenset(
+    {
+        "test_drafts_in_the_services_log_are_accepted[]",
+        "test_engine_admits_no_fallback[]",
+        "test_nccl_of_the_service_is_in_order[]",
+        "test_no_error_in_the_services_log[]",
+        "test_service_is_not_started_again_and_again[]",
+        "test_service_was_not_killed_for_memory[]",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

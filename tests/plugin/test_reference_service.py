@@ -278,7 +278,7 @@ WRONG: dict[str, tuple[Change, list[str]]] = {
         ["test_service_is_not_started_again_and_again[]"],
     ),
     "started every 5 min": (
-        _starts(99, 301, runs=3),
+        _starts(99, 301, runs=4),
         ["test_service_is_not_started_again_and_again[]"],
     ),
     "a rank is stopped": (_state("process 502", "T"), ["test_no_process_of_the_service_is_stopped[]"]),
@@ -667,6 +667,32 @@ UNREADABLE: dict[str, tuple[Change, list[str]]] = {
     ),
 }
 
+ADMITTED = (
+    ("WARNING Using FP8 KV cache but no scaling factors provided. Defaulting to scaling factors of 1.0.", "error"),
+    ("WARNING Using KV cache scaling factor 1.0 for fp8_e4m3. If this is unintended, verify the checkpoint.", "failed"),
+    ("WARNING Using uncalibrated q_scale 1.0 and/or prob_scale 1.0 with fp8 attention.", "failed"),
+    (
+        "WARNING fused_moe.py: Using default MoE config. Performance might be sub-optimal! Config file not found",
+        "failed",
+    ),
+    ("WARNING Your GPU does not have native support for FP8 computation but FP8 quantization is being used.", "failed"),
+    ("WARNING Custom allreduce is disabled because your platform lacks GPU P2P capability.", "passed"),
+    ("WARNING Default sampling parameters have been overridden by the model's generation config.", "passed"),
+    ("INFO No chat template found, defaulting to 'string' content format", "failed"),
+    ("INFO Currently, FlashInfer top-p & top-k sampling sampler is disabled. Falling back to PyTorch.", "failed"),
+    ("INFO Cannot use FlashAttention-2 backend for FP8 KV cache.", "failed"),
+    ("h:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "failed"),
+    ("WARNING Token indices sequence length is longer than the specified maximum sequence length", "passed"),
+    ("WARNING NUMA binding is not available, performance may degrade", "failed"),
+    ("(Worker pid=3) WARNING [a.py:1] bitsandbytes is slow here: this will reduce decode throughput", "failed"),
+    ("WARNING DeepGEMM is not installed, using the default kernels instead", "failed"),
+    ("ERROR_FREE WARNING cutlass kernels disabled because sm_120 is unsupported", "failed"),
+    ("INFO [cuda.py:290] Using Flash Attention backend on V1 engine.", "passed"),
+    ("[2026-11-29 16:45:10] server_args=ServerArgs(a='falling back to x', b='may be slow')", "passed"),
+    ("[2026-11-29 16:45:36] Using fallback token IDs for yes/no (9693/2152)", "passed"),
+)
+"""Lines of engines of 2025 and 2026, lines that nobody listed, and what of healthy starts looks alike."""
+
 RENAMED = (("renamed-service", "service", "vllm.service"), ("renamed-container", "container", "pct:130"))
 
 DRIFT_OF_FILES = (
@@ -707,6 +733,13 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     host = reference_host()
     right = host.capture("right", spec.expect)
     recorded = {"right": RecordedHost(declared, right)}
+    for number, (line, _) in enumerate(ADMITTED):
+        for name, allow in ((f"admits-{number}", []), (f"allows-{number}", [re.escape(line[:60])])):
+            answers = copy.deepcopy(dict(right.answers))
+            _logs(line)(answers)
+            service = {**declared["expect"]["service"], "allow_log": allow}
+            asked = {**declared, "expect": {**declared["expect"], "service": service}}
+            recorded[name] = RecordedHost(asked, type(right)(**{**vars(right), "alias": name, "answers": answers}))
     for name, key, other in RENAMED:
         recorded[name] = RecordedHost({**declared, key: other}, type(right)(**{**vars(right), "alias": name}))
     for name, (change, _) in {**WRONG, **UNREADABLE}.items():
@@ -781,6 +814,16 @@ def test_unreadable_source_is_error_and_never_pass(name: str, judged: Judged) ->
     assert errors
     assert [one for one in errors if not is_of(one, UNREADABLE[name][1], files)] == [], shown
     assert [p for p in UNREADABLE[name][1] if not any(is_of(one, [p], files) for one in errors)] == [], shown
+
+
+@pytest.mark.parametrize("number", range(len(ADMITTED)))
+def test_line_of_an_engine_is_weighed_and_can_be_allowed(number: int, judged: Judged) -> None:
+    """What an engine admits fails or asks, what it notes passes, and the user has the last word."""
+    line, ending = ADMITTED[number]
+    seen = judged.of_host(f"admits-{number}")
+    assert seen.outcomes[ADMITS] == ending, seen.messages[ADMITS]
+    assert ending == "passed" or line[:60] in seen.messages[ADMITS]
+    assert judged.of_host(f"allows-{number}").outcomes[ADMITS] == "passed"
 
 
 @pytest.mark.parametrize(("name", "key", "other"), RENAMED)

@@ -148,7 +148,11 @@ class ServiceFacts:
         now_s = fields_of(self._one("", "clock")).number("monotonic")
         last_s = self.state.started_us / 1e6
         if not starts and 0 < now_s - last_s < YOUNG_S:
-            raise FactUnavailable(reading.source, "it tells of no start, and the unit was started lately")
+            raise FactUnavailable(
+                reading.source,
+                "it tells of no start, and the unit was started lately",
+                remedy="may this user read the journal? (root, group systemd-journal)",
+            )
         return StartTimes(starts, now_s)
 
     def asked(self, name: str) -> bool:

@@ -24,6 +24,8 @@ _ERROR = re.compile(
     r"|\b(?:ERROR|CRITICAL|FATAL)\b|Segmentation fault|core dumped|Main process exited, code="
 )
 _LEVEL = 3
+_FIRST = 10
+"""A program may write before systemd does."""
 _TIMED_OUT = re.compile(r"\.service: (?:\S+ operation timed out|Watchdog timeout|State '\S+' timed out)")
 
 
@@ -75,7 +77,7 @@ class UnitJournal:
     @property
     def begins(self) -> bool:
         """Whether it goes back to the unit's start, of which systemd itself writes a line."""
-        return bool(re.match(r"Start(?:ing|ed) ", self.lines[0].message))
+        return any(re.match(r"Start(?:ing|ed) ", line.message) for line in self.lines[:_FIRST])
 
     @property
     def timed_out(self) -> bool:

@@ -14,7 +14,7 @@ from pytest_gpuinfra.wire import integer
 
 YOUNG_S = 1800.0
 """Seconds within which a unit that is started again and again has been started."""
-_RUNS = 3
+_RUNS = 4
 """Runs that must be alike before they are a loop."""
 
 
@@ -35,7 +35,7 @@ class StartTimes:
     def loop_s(self) -> float | None:
         """Seconds from start to start, where the last runs were short and alike, and this one is young; else None."""
         runs = [later - first for first, later in zip(self.at_s, self.at_s[1:], strict=False)][-_RUNS:]
-        if len(runs) < _RUNS or max(runs) > YOUNG_S or max(runs) > 2 * min(runs) + 5:
+        if len(runs) < _RUNS or max(runs) > YOUNG_S or max(runs) > 1.5 * min(runs) + 5:
             return None
         return sum(runs) / len(runs) if self.now_s - self.at_s[-1] <= 2 * max(runs) else None
 
