@@ -364,9 +364,12 @@ class GpuRuns:
             return (), "", ""
         try:
             entries = parse_kernel_log({"kmsg": Reading("/dev/kmsg", said["kmsg"])}).entries
-            last = self.baseline().last_sequence
         except GpuInfraError as error:
             return None, error.reason, ""
+        try:
+            last = self.baseline().last_sequence
+        except GpuInfraError as error:
+            return entries, "", f"what was logged before is unknown: {error.reason}"
         first = entries[0].sequence or 0
         lost = f"records {last + 1} to {first - 1} are missing" if last is not None and first > last + 1 else ""
         return entries, "", lost or missing_sequences(entries)

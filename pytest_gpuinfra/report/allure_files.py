@@ -40,7 +40,7 @@ def category_of(status: str, full_name: str, details: str) -> str:
         return "Unknown: could not be observed"
     if _HANG.search(observed):
         return "Hang"
-    if re.search(r"test_(\w+_copies|all_reduce)", full_name) and not re.search("bandwidth|fast", full_name):
+    if re.search(r"test_(single_gpu|peer_copies|all_reduce)", full_name) and not re.search("bandwidth|fast", full_name):
         return "Transfer corrupt"
     if re.search(r"test_(service_drift|baseline)", full_name):
         return "Drift"

@@ -22,7 +22,7 @@ from pytest_gpuinfra.subjects.transfers.pair import DirectedPair
 
 _SEVERITY = (
     (r"::.*(as_fast|bandwidth|speed|throughput|is_not_too_hot)", "minor"),
-    (r"test_(local_copies|peer_copies|all_reduce|endpoint_answers)\.", "blocker"),
+    (r"test_(single_gpu|peer_copies|all_reduce|endpoint_answers)\.", "blocker"),
     (r"test_(iommu|driver_binding|kernel_log|confidential|endpoint_ready)\.|::.*reports_no_fault", "critical"),
     (r"test_(baseline|service_drift)\.", "normal"),
     (r"::.*(persistence|temperature|link_)", "minor"),

@@ -21,7 +21,7 @@ ITEMS = (
     "test_own_kernels_copy_every_byte",
     "test_torch_copies_on_the_gpu_deliver_every_byte",
 )
-ALONE = "local_copies or peer_copies or all_reduce or path_safety"
+ALONE = "single_gpu or peer_copies or all_reduce or path_safety"
 
 
 def said(start: Start, program: str, environment: dict[str, str], **plan: Any) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def run(ending="right", *, arm="shm", seen=("SHM",), speed=SPEED, sums=(SUM,), d
     """One all-reduce."""
     return AllReduceRun(
         "cuda", arm, devices, ending, reason if ending == "right" else "rank 1 stopped", {}, (), LIBRARY, sums,
-        speed if ending == "right" else None, tuple(RankChannels(0, 1, word, "", 4) for word in seen),
+        speed if ending == "right" else None,
+        tuple(RankChannels(*ends, word, "", 4) for word in seen for ends in ((0, 1), (1, 0))),
         THROUGH if ending == "right" else (RANK,), (), (), (), 1.0, 0.5,
     )  # fmt: skip
 

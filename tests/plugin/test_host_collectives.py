@@ -88,6 +88,34 @@ def test_recorded_group_is_judged_again(judge: Any, workers: tuple[str, ...]) ->
     assert {*judged.of_host("b").outcomes.values()} == {"skipped"}
 
 
+PLAIN = {alias: {"via": ("NET/IB/0", "NET/IB/1")} for alias in HOSTS}
+DIRECT = {alias: {"via": ("NET/IB/0/GDRDMA", "NET/IB/1(0)/GDRDMA/Shared")} for alias in HOSTS}
+MIXED = {**DIRECT, "b": PLAIN["b"]}
+NONE = {alias: {"via": ()} for alias in HOSTS}
+
+
+@pytest.mark.parametrize(
+    ("vias", "expect", "outcome", "said"),
+    [
+        (DIRECT, {"gpu_direct_rdma": True}, "passed", ""),
+        (PLAIN, {"gpu_direct_rdma": True}, "failed", "a to b: 8 channels without GDRDMA"),
+        (MIXED, {"gpu_direct_rdma": True}, "failed", "b to c: 8 channels without GDRDMA"),
+        (DIRECT, {"gpu_direct_rdma": False}, "failed", "with GDRDMA"),
+        (NONE, {"gpu_direct_rdma": True}, "error", "proves no channel"),
+        (PLAIN, {"transport": "NET/IB"}, "skipped", "nothing is expected; a to b: 8 channels without GDRDMA"),
+        (PLAIN, {}, "skipped", "inventory expects no collectives.rack.gpu_direct_rdma"),
+    ],
+)
+def test_direct_access_of_the_network_to_gpu_memory_is_judged(
+    judge: Any, vias: dict[str, Any], expect: dict[str, Any], outcome: str, said: str
+) -> None:
+    """Right sums over host memory fail where the network is to reach GPU memory directly; else what is seen is told."""
+    outcomes = judge({"whole": run(**vias)}, "-k", "hosts_reach", **expect).of_host("a")
+
+    assert outcomes.outcomes == {"test_hosts_reach_gpu_memory_directly[rack]": outcome}
+    assert said in outcomes.messages["test_hosts_reach_gpu_memory_directly[rack]"]
+
+
 def test_pairs_name_the_bad_host(judge: Any) -> None:
     """The third host has no way to the first; the two pairs with it fail."""
     whole = run(a=ALONE, b=ALONE, c=CUT)

@@ -19,7 +19,7 @@ from tests.plugin.test_gpu import gathered, lines, machine
 
 SEED = 20261130
 OUTPUTS = ("cuda", "torch", "as-another-user-cuda", "as-another-user-torch")
-SUITES = "local_copies or peer_copies or all_reduce or gpu_programs"
+SUITES = "single_gpu or peer_copies or all_reduce or gpu_programs"
 FREE = {
     "figures, of which any may be true": r"(took_s|at_s|expected_s|phases|joining_s|silent_s|gb_s|speed|pid|bytes|"
     r"began_monotonic_s|ended_monotonic_s|log_from|log_to|memory_\w+|largest_copy_bytes|multiprocessors|seed)",

@@ -295,9 +295,11 @@ def judge_transport(run: AllReduceRun | None, subject: str, arm: str) -> Verdict
             expected=expected,
             action="see the all-reduce of this arm",
         )
-    ends = {c.src_rank for c in run.channels if c.count} & {c.dst_rank for c in run.channels if c.count}
+    counted = [c for c in run.channels if c.count]
+    ends = {c.src_rank for c in counted} & {c.dst_rank for c in counted}
     silent = sorted(set(range(len(run.devices))) - ends)
-    if silent:
+    right = run.transports == wanted
+    if right and silent:
         return Verdict(
             ending="error",
             subject=subject,
@@ -307,7 +309,7 @@ def judge_transport(run: AllReduceRun | None, subject: str, arm: str) -> Verdict
         )
     seen = ", ".join(f"rank {c.src_rank} to {c.dst_rank}: {c.count} channels via {c.transport}" for c in run.channels)
     return Verdict(
-        ending="ok" if run.transports == wanted else "wrong",
+        ending="ok" if right else "wrong",
         subject=subject,
         observed=seen,
         expected=expected,

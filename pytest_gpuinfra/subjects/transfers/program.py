@@ -187,6 +187,9 @@ class GpuProgramRun:
         tasks = len(self.local) + len(self.transfers) - len(both) // 2 + len(self.chains)
         if tasks != plan.tasks or len(both) % 2:
             found.append(f"{plan.tasks} transfers were planned, and there are results of {tasks}")
+        alone = sorted((pci, mechanism) for pci in plan.devices for mechanism in plan.local or ())
+        if sorted((one.src, one.mechanism) for one in self.local) != alone:
+            found.append("copies on each device alone are not those of its plan")
         if [run.arm for run in self.runs] != list(plan.arms):
             found.append(
                 f"all-reduce arms planned: {', '.join(plan.arms) or 'none'}; "
