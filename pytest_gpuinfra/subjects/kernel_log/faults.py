@@ -193,7 +193,7 @@ class KernelFaults:
         Raises:
             FactUnavailable: As `describe`, and as `describe_unknown`.
         """
-        return self._words([f for f in self.counting if f.kind not in without], (), None) or self.describe_unknown()
+        return self._words([f for f in self.counting if f.kind not in without], ()) or self.describe_unknown()
 
     def describe_owned(self, owner: Owner) -> str:
         """
