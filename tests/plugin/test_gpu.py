@@ -231,3 +231,14 @@ def test_gpu_that_is_expected_and_missing_keeps_its_pairs(judged: Judged) -> Non
     assert len(pairs) == 6
     assert len([name for name in pairs if outcomes.outcomes[name] == "error"]) == 4
     assert unobserved(outcomes) >= {"test_chain_of_three_delivers_every_byte"}
+
+
+def test_host_with_one_real_gpu_may_take_traffic(tmp_path: Path) -> None:
+    """Every check of a pair is skipped with its reason; what runs on one GPU ran, and is right."""
+    judged = judge_recording(tmp_path, str(PROGRAMS.parent / "h200" / "one-gpu.json"))
+    host = judged.of_host("h200")
+    assert host.ended("failed", "error") == []
+    assert "h200  may take traffic" in judged.output
+    assert {name for name in host.ended("passed") if "test_single_gpu" in name or "00:06.0" in name}
+    skipped = [host.messages[name] for name in host.ended("skipped") if "peer_copies" in name or "delivers" in name]
+    assert all("no two GPUs" in reason or "three GPUs" in reason for reason in skipped), skipped
