@@ -23,9 +23,7 @@ Everything below is pure: text in, values out. Verdicts stand in pytest_gpuinfra
     endpoint-metrics  metrics.parse_metrics(text), then                     acceptance.drafts, .draft_tokens,
                       speculation.speculation_from(engine, metrics)           .accepted_tokens, .rate, .mean_length,
                                                                               .accept_length, .accept_rate
-                      speculation_logs.parse_llamacpp_log(text)             tuple of the same
-                      speculation_logs.parse_vllm_v0_log(text), interval()  tuple of totals; their difference
-                      speculation_logs.parse_benchmark(text)                the same
+                      speculation_logs.parse_speculation_log(text)          one for all of a log
                       verdict.speculation.judge_acceptance(acceptance)      ending
     chat              chat.parse_chat(text)                                 answer, content, finish_reason, usage.*
                       stream.parse_stream(text, status=200)                 answer.*, done, error.code, status
