@@ -184,19 +184,25 @@ def read_change(path):
 
 
 def programs_of(commands):
-    """Give the programs of a unit's commands, and the files among their arguments that are not an option's value."""
+    """
+    Give the programs of a unit's commands, what they run in turn, and scripts among their arguments.
+
+    Other arguments are not asked for: a model on a dead mount would hold up the answer.
+    """
     found = []
     for command in commands:
         match = re.match(r"\{ path=(.*?) ; argv\[\]=(.*?) ; ", command)
-        words = [match.group(1), *match.group(2).split()] if match else []
-        for place, word in enumerate(words):
-            try:
-                mode = os.stat(word).st_mode if os.path.isabs(word) else 0
-            except (OSError, ValueError):
-                mode = 0
-            alone = place == 0 or not words[place - 1].startswith("-")
-            if stat.S_ISREG(mode) and word not in found and (alone or mode & 0o111 or SCRIPT.search(word)):
-                found.append(word)
+        words = match.group(2).split() if match else []
+        leading = True
+        for place, word in enumerate([match.group(1), *words[1:]] if match else []):
+            if os.path.isabs(word) and (leading or SCRIPT.search(word)):
+                try:
+                    regular = stat.S_ISREG(os.stat(word).st_mode)
+                except (OSError, ValueError):
+                    regular = False
+                if regular and word not in found:
+                    found.append(word)
+            leading = leading and (place == 0 or (word.startswith("-") and "=" in word))
     return found[:PROGRAMS]
 
 

@@ -15,7 +15,6 @@ from pytest_gpuinfra.capture.reading import Reading
 _DISABLED = re.compile(
     r"Custom allreduce is disabled (?P<reason>(?:because|due to|since) .+?)(?:\. |\.?$)", re.MULTILINE
 )
-_NO_PEERS = re.compile(r"lacks GPU P2P|P2P test failed|peer", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +27,6 @@ class EngineAllReduce:
     """
 
     disabled_because: str | None
-
-    @property
-    def peers_failed(self) -> bool:
-        """Whether it is off since its own test of peer access failed, rather than by design."""
-        return bool(self.disabled_because and _NO_PEERS.search(self.disabled_because))
 
 
 def parse_engine_allreduce(reading: Reading) -> EngineAllReduce:
