@@ -45,8 +45,8 @@ _WORDS = re.compile(
     r"|\bhang|\bhung\b|\bstuck\b|\block(?:ed)?(?: ?up|\b)|\bhalt(?:ed)?\b|\bdead\b|\bdied\b|\blost\b|invalid(?!ation)"
     r"|unexpected|corrupt|uncorrect|unrecover|\bnot (?:respond|ready|done|set|present|cleared|recovered|trained|found)"
     r"|unresponsive|\bno (?:response|longer)\b|giving up|abort|panic|assert|\bbug\b|broken|expired|\breset required\b"
-    r"|\b(?:needs?|requires?|required) .{0,12}\breset|link down|overflow|exception|poison|degraded|inaccessible|unreachable"
-    r"|mismatch|missing|crash|violation|illegal|unhandled|wedged|\brefus|\breject|exceed|\bserious\b|retrain"
+    r"|\b(?:needs?|requires?|required) .{0,12}\breset|link down|overflow|exception|poison|degraded|inaccessible"
+    r"|unreachable|mismatch|missing|crash|violation|illegal|unhandled|wedged|\brefus|\breject|exceed|\bserious\b|retrain"
     r"|surprise removal|\bbad (?:page|gpu|state|register|status)|nobody cared|detected!|disabling psp|catastroph"
     r"|denied|is full\b|malfunction|doubtful|nv_err_|vt-d detected|blacklist|replace th|double.bit|uncontained|errevent"
 )
