@@ -31,7 +31,8 @@ _SPEAKER = re.compile(
     (?P<nvidia>NVRM\b|nvidia\b|nvidia[-_]\w+|\[drm[^\]]*\]\ .*\[nvidia-drm\]|\[drm:nv_drm_)
     |(?P<amd>amdgpu\b|kfd\ kfd:|amdkfd\b|\[drm:(?:\w*amdgpu|amdgpu_|[^\]]*\[amdgpu\])|\[drm\]\ \*ERROR\*)
     |(?P<vfio>vfio[-_]pci\b|vfio\b)
-    |(?P<iommu>DMAR\b|dmar\b|DMAR-IR|AMD-Vi\b|\S+\ \S+:\ AMD-Vi:|arm-smmu|iommu\b|\(XEN\)\ (?:\[VT-D\]|AMD-Vi|AMD_IOV))
+    |(?P<iommu>DMAR\b|Intel-IOMMU:|dmar\b|AMD-Vi\b|\S+\ \S+:\ AMD-Vi:|arm-smmu|iommu\b
+        |\(XEN\)\ (?:\[VT-D\]|AMD-Vi|AMD_IOV))
     |(?P<port>pcieport\b|pciehp\b|AER\b|DPC\b|\S+\ {_DEVICE}:\ (?:AER|DPC|pciehp|PCIe\ Bus\ Error)\b)
     |(?P<machine>mce:|Memory\ failure:|MCE\b|EDAC\b|RAS:|(?:\{{\d+\}})?\[Hardware\ Error\])
     |(?P<secure>ccp\b|psp\b|SEV(?:-ES|-SNP)?\b|SNP\b|kvm_amd\b|tdx\b|virt/tdx\b)
@@ -42,10 +43,10 @@ _SPEAKER = re.compile(
 _WORDS = re.compile(
     r"fail|\berr(?:or)?s?\b|\bfault|fatal|\bcan(?:no|')t\b|\bcan not\b|\bcould(?: not|n't)\b|\bunable\b|timed? ?-?out\b"
     r"|\bhang|\bhung\b|\bstuck\b|\block(?:ed)?(?: ?up|\b)|\bhalt(?:ed)?\b|\bdead\b|\bdied\b|\blost\b|invalid(?!ation)"
-    r"|unexpected|corrupt|uncorrect|unrecover|\bnot (?:respond|ready|done|present|cleared|recovered|trained|found)"
+    r"|unexpected|corrupt|uncorrect|unrecover|\bnot (?:respond|ready|done|set|present|cleared|recovered|trained|found)"
     r"|unresponsive|\bno (?:response|longer)\b|giving up|abort|panic|assert|\bbug\b|broken|expired|\breset required\b"
-    r"|\b(?:needs?|required?) .{0,12}\breset|link down|overflow|exception|poison|degraded|inaccessible|unreachable"
-    r"|mismatch|missing|crash|violation|illegal|unhandled|wedged|\brefus|\breject|exceed|\bserious\b|retrain"
+    r"|\b(?:needs?|requires?|required) .{0,12}\breset|link down|overflow|exception|poison|degraded|inaccessible"
+    r"|unreachable|mismatch|missing|crash|violation|illegal|unhandled|wedged|\brefus|\breject|exceed|\bserious\b|retrain"
     r"|surprise removal|\bbad (?:page|gpu|state|register|status)|nobody cared|detected!|disabling psp|catastroph"
     r"|denied|is full\b|malfunction|doubtful|nv_err_|vt-d detected|blacklist|replace th|double.bit|uncontained|errevent"
 )
@@ -75,7 +76,7 @@ _IN_DRIVER = re.compile(
 )
 """A line of a stack that is in a driver."""
 _ENDS = re.compile(r"</TASK>|---\[ end ")
-_OF_DRIVER = re.compile(r"^(?:nv_|nvidia|irq/\d+-nv|UVM |amdgpu|kfd|vfio)|\[(?:nvidia\w*|amdgpu)\]", re.IGNORECASE)
+_OF_DRIVER = re.compile(r"(?:^|[:/+-])(?:nv_|nvidia|UVM |amdgpu|kfd|vfio)|\[(?:nvidia\w*|amdgpu)\]", re.IGNORECASE)
 
 
 def parse_driver_lines(entries: Sequence[KernelLogEntry], claimed: frozenset[int]) -> tuple[KernelFault, ...]:
