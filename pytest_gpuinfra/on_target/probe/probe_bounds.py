@@ -18,6 +18,7 @@ STDERR_MAX = 65536
 NAMES_MAX = 16384
 LOOKED_AT_MAX = 1000000
 LEFT_BEHIND_S = 1.0
+O_PATH = 0o10000000  # open(2); a Python that was built against old headers lacks the name
 
 
 def name_text(name):
@@ -34,7 +35,7 @@ def open_regular(path):
     Raises:
         OSError: It cannot be opened; EISDIR for a directory, EINVAL for what is neither file nor directory.
     """
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    place = os.open(path, O_PATH | os.O_CLOEXEC)
     try:
         mode = os.fstat(place).st_mode
         if stat.S_ISDIR(mode):
