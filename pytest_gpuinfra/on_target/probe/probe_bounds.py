@@ -18,7 +18,7 @@ STDERR_MAX = 65536
 NAMES_MAX = 16384
 LOOKED_AT_MAX = 1000000
 LEFT_BEHIND_S = 1.0
-O_PATH = 0o10000000  # os.O_PATH, which PyPy 3.7 does not have
+O_PATH = 0o10000000  # open(2); a Python that was built against old headers lacks the name
 
 
 def name_text(name):
