@@ -93,7 +93,7 @@ def _leaves(model: BaseModel, prefix: str) -> Iterator[str]:
             continue
         if isinstance(value, BaseModel):
             yield from _leaves(value, f"{prefix}{name}.")
-        elif isinstance(value, tuple) and isinstance(value[0], BaseModel):
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             for row, one in enumerate(value):
                 yield from _leaves(one, f"{prefix}{name}[{row}].")
         else:

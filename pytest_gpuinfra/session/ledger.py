@@ -181,8 +181,14 @@ class Ledger:
         words += [f"--deselect {one}" for one in option.deselect or ()]
         words += ["--lf"] if getattr(option, "lf", False) else []
         if not words and self._missing:
-            words = list(option.file_or_dir or ())
+            words = [self._short(arg) for arg in self._config.args]
         return " ".join(str(word) for word in words[:_SAID]) or "items were left out"
+
+    def _short(self, path: str) -> str:
+        """Write a path from the folder of the suites, where it lies in there; else from where pytest was started."""
+        root, whole = os.path.dirname(os.path.commonpath(self._suites)), os.path.realpath(path)
+        inside = whole.startswith(root + os.sep)
+        return os.path.relpath(whole if inside else path, root if inside else self._config.invocation_params.dir)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:

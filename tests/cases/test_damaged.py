@@ -29,7 +29,8 @@ def test_damaged_readings_never_pass_and_give_no_traceback(tmp_path: Path) -> No
 
     ended = run_cases([*garbage, *cut], tmp_path)
 
-    assert [case.id for case in garbage if judge(case, ended) not in ("error", "fail")] == []
+    for case in garbage:  # what a machine with one GPU is skipped for does not hang on these texts
+        assert judge(case, ended) in ("error", "fail", *(["skip"] if case.verdict == "skip" else [])), case.id
     assert [case.id for case in cut if judge(case, ended) == "nothing"] == []
     messages = {(case.id, item.message) for case in (*garbage, *cut) for item in of_case(case, ended)}
     assert [pair for pair in messages if "Traceback" in pair[1]] == []

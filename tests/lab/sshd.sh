@@ -23,6 +23,7 @@ link add $link type veth peer name eth0 netns $pid
 link set $link up
 address add $gateway peer 10.77.$slot.$number/32 dev $link
 IP
+    echo 1 >"/proc/sys/net/ipv4/conf/$link/forwarding" # what comes from one of them goes on to the others
 done
 touch "$folder/started"
 cat >/dev/null

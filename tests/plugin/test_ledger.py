@@ -12,7 +12,7 @@ from pytest_gpuinfra.inventory.inventory import parse_inventory
 from pytest_gpuinfra.record.recording import RecordedHost, Recording, write_recording
 from tests.plugin.conftest import Judged, judge_recording, run_pytest
 from tests.recorded.made_host import MadeFunction, MadeHost
-from tests.report.made import BOOT, TWO_GPUS
+from tests.report.made import BOOT, REFERENCE, TWO_GPUS
 
 ITEM = "test_every_expectation_was_judged[]"
 
@@ -124,3 +124,14 @@ def test_recording_of_a_part_keeps_its_verdict_when_merged(tmp_path: Path) -> No
     (tmp_path / "gpuinfra.toml").write_text('[hosts.h200.expect]\npeer_access = "correct"\n')
     judge_recording(tmp_path, str(TWO_GPUS), "-k", "xid")
     assert "(-k xid)" in json.loads((tmp_path / "judged.json").read_text())["narrowed"]["h200"]
+
+
+def test_no_mates_is_an_expectation(tmp_path: Path) -> None:
+    """`group_mates = []` is judged, not skipped: what shares the group is named."""
+    document = json.loads(REFERENCE.read_text())
+    for row in document["hosts"]["node-a"]["spec"]["expect"]["devices"]:
+        row["group_mates"] = []
+    (tmp_path / "reference.json").write_text(json.dumps(document))
+    judged = judge_recording(tmp_path, "reference.json", "-k", "group_is_shared").of_host("node-a")
+    assert set(judged.outcomes.values()) <= {"passed", "failed"}
+    assert len(judged.outcomes) == 8

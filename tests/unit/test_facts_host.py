@@ -98,7 +98,7 @@ def test_library_versions_come_from_whole_names() -> None:
 
 
 def sev(**changes: str | None) -> Node:
-    texts: dict[str, str | None] = {"sev": "Y", "sev_es": "Y", "sev_snp": "Y", "tdx": None, "dev_sev": "{}"}
+    texts: dict[str, str | None] = {"sev": "Y", "sev_es": "Y", "sev_snp": "Y", "tdx": None, "dev_sev": '{"mode": 8576}'}
     texts |= changes
     return {name: Reading(name, text, None if text is not None else ENOENT) for name, text in texts.items()}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuinfra.inventory.inventory import Expectation, read_inventory
+from pytest_gpuinfra.inventory.inventory import Expectation, parse_inventory, read_inventory
 from pytest_gpuinfra.inventory.keys import QUALIFIERS, legal_keys, place_of
 from pytest_gpuinfra.session.ledger import MARKS
 
@@ -83,3 +83,9 @@ def test_all_declared_keys_have_their_place(tmp_path: Path) -> None:
 def test_place_without_a_file() -> None:
     """What a plugin or a recording declares has a source and no line."""
     assert place_of("model.id", "a", None, "the recording x.json") == "the recording x.json"
+
+
+def test_empty_list_that_expects_something_is_a_key() -> None:
+    """`group_mates = []` says that a GPU shares its group with nothing."""
+    raw = {"hosts": {"a": {"expect": {"devices": [{"pci": ["01:00.0"], "group_mates": []}], "peer_access": "any"}}}}
+    assert parse_inventory(raw, "x").hosts["a"].declared == ("devices[0].pci", "devices[0].group_mates")

@@ -7,6 +7,7 @@ kernel_switch.py for what single words do.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pytest_gpuinfra.capture.reading import Reading
@@ -122,9 +123,11 @@ def parse_kernel_command_line(reading: Reading) -> KernelCommandLine:
 
     Raises:
         FactUnavailable: The file could not be read.
-        ParseError: It is empty: every boot loader gives at least something, so the text is not that file.
+        ParseError: It is empty, or holds control characters: every boot loader gives at least something, and a text.
     """
     text = reading.require(remedy="is /proc mounted on the target?").rstrip("\n")
+    if not re.sub(r"\s", " ", text).isprintable():
+        raise ParseError(reading.source, 1, text, "a kernel command line with control characters")
     parameters = []
     rest = text.strip()
     while rest:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pytest_gpuinfra.capture.reading import Node, Reading
 from pytest_gpuinfra.errors import FactUnavailable, GpuInfraError, ParseError
 from pytest_gpuinfra.subjects.kernel_log.line import KernelLogEntry
+from pytest_gpuinfra.wire import load
 
 _WORDS = {"Y": True, "1": True, "N": False, "0": False}
 _SAYS_ON = re.compile(
@@ -81,8 +82,11 @@ class ConfidentialComputing:
         reading = self._reading("dev_sev")
         if reading.missing:
             return False
-        reading.require()
-        return True
+        text = reading.require()
+        try:
+            return bool(load(text)["mode"])
+        except (ValueError, KeyError, TypeError):
+            raise ParseError(reading.source, 1, text, "not the status of a file") from None
 
     def _agreed(self, name: str) -> bool:
         """Tell whether nothing speaks against what a parameter switches on."""
