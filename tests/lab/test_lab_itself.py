@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,7 +145,10 @@ def test_many_hosts_have_their_own_names_and_processes() -> None:
         links = [name for name in interfaces() if name.startswith(f"gi{hosts[0].folder.name[5:]}x")]
 
     assert len(shown) == len(links) == 20
-    assert not set(links) & set(interfaces())
+    limit = time.monotonic() + 20  # the kernel takes a namespace's links away beside its end, some at a time
+    while left := set(links) & set(interfaces()):
+        assert time.monotonic() < limit, left
+        time.sleep(0.1)
 
 
 def test_oldest_python_runs_a_program_from_stdin() -> None:

@@ -233,6 +233,16 @@ def test_gpu_that_is_expected_and_missing_keeps_its_pairs(judged: Judged) -> Non
     assert unobserved(outcomes) >= {"test_chain_of_three_delivers_every_byte"}
 
 
+def test_host_with_two_real_gpus_may_take_traffic(tmp_path: Path) -> None:
+    """All that was expected of it was judged, the driver's own word on peer access, too."""
+    judged = judge_recording(tmp_path, str(PROGRAMS.parent / "h200" / "two-gpus-topology.json"))
+    host = judged.of_host("h200")
+    assert host.ended("failed", "error") == []
+    assert host.outcomes["test_driver_grants_peer_access[]"] == "passed"
+    assert host.outcomes["test_every_expectation_was_judged[]"] == "passed"
+    assert "h200  may take traffic" in judged.output
+
+
 def test_host_with_one_real_gpu_may_take_traffic(tmp_path: Path) -> None:
     """Every check of a pair is skipped with its reason; what runs on one GPU ran, and is right."""
     judged = judge_recording(tmp_path, str(PROGRAMS.parent / "h200" / "one-gpu.json"))

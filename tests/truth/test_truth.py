@@ -14,6 +14,8 @@ RECORDED = Path(__file__).parents[1] / "recorded"
 RECORDINGS = [
     RECORDED / "reference" / "recording.json",
     RECORDED / "h200" / "two-gpus.json",
+    RECORDED / "h200" / "two-gpus-topology.json",
+    RECORDED / "h200" / "one-gpu.json",
     RECORDED / "sglang" / "recording.json",
     RECORDED / "sglang" / "dying.json",
 ]
