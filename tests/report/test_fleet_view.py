@@ -113,7 +113,7 @@ def test_troubles_are_told_once_with_all_their_hosts(fleets: dict[int, Fleet]) -
 
 def test_fact_that_differs_from_the_majority_is_named(fleets: dict[int, Fleet]) -> None:
     """One driver of another version; boot ids and uuids, which nobody shares, are not named."""
-    (one,) = fleets[30].differences
+    one, *firmware = fleets[30].differences
     assert (one.fact, one.value, one.usual, one.of, one.hosts) == (
         "driver/version",
         "570.86.15",
@@ -121,6 +121,8 @@ def test_fact_that_differs_from_the_majority_is_named(fleets: dict[int, Fleet]) 
         28,
         ("node03",),
     )
+    assert [other.fact for other in firmware] == [f"gpu/00:0{number}.0/GSP firmware" for number in (6, 7)]
+    assert {other.hosts for other in firmware} == {("node03",)}
 
 
 def test_two_hosts_have_no_majority() -> None:
@@ -275,7 +277,7 @@ def test_run_of_many_hosts_shows_the_matrix_in_place_of_the_table(tmp_path: Path
     write_recording(tmp_path / "thirty.json", made_fleet(30))
     ended = run(tmp_path / "thirty.json")
     assert ended.returncode == 1, ended.stdout
-    assert re.search(r"node\[01-02,.*may take traffic", ended.stdout)
+    assert re.search(r"node\[01-02,.*\d+ checks \(suites/host/test_driver", ended.stdout)
     assert "FAILED node03: NVIDIA kernel driver: 570.86.15, expected" in ended.stdout
     assert "ERROR  node10: ssh said: no route to host" in ended.stdout
 
