@@ -117,7 +117,8 @@ def iommu_mode(text: str, entry: Entry) -> Hosts:
         return [_groups(types, members)]
     if log:
         dmesg = {"t": f"[    0.000000] Linux version 5.8.0\n{log}", "x": 0, "s": ""}
-        return [_without_types(["kernel_log", "", "kmsg", {"e": "EPERM"}], ["kernel_log", "", "dmesg", dmesg])]
+        readings = [["kernel_log", "", "kmsg", {"e": "EPERM"}], ["kernel_log", "", "dmesg", dmesg]]
+        return [_without_types(*readings, *([_cmdline(line)] if line is not None else []))]
     if line is None:
         return UNREAD
     return [_without_types(_cmdline(line), ["kernel_log", "", "kmsg", {"t": "5,0,0,-;Linux version 5.4.0\n"}])]
