@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
+import uuid
 from collections.abc import Generator
 from typing import Any
 
@@ -91,7 +91,6 @@ class AllurePlugin:
         self._session = session
         self._pictured: dict[str, int] = {}
         self._matrices: dict[str, PairMatrix | None] = {}
-        self._files: set[str] = set()
         self._mask = shown_of(session).text
 
     @pytest.hookimpl(tryfirst=True)
@@ -185,13 +184,9 @@ class AllurePlugin:
             self._attach(result, name, f"The recording has them:\n{left}", AttachmentType.TEXT)
 
     def _attach(self, result: Any, name: str, text: str, kind: AttachmentType) -> None:
-        """Attach a text; the same text is one file, however many items rest on it."""
-        text = self._mask(text)
-        digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
-        file = ATTACHMENT_PATTERN.format(prefix=digest, ext=kind.extension)
-        if file not in self._files:
-            allure_commons.plugin_manager.hook.report_attached_data(body=text, file_name=file)
-            self._files.add(file)
+        """Attach a text as a file of its own: Allure links a file once, and xdist's workers write beside each other."""
+        file = ATTACHMENT_PATTERN.format(prefix=uuid.uuid4(), ext=kind.extension)
+        allure_commons.plugin_manager.hook.report_attached_data(body=self._mask(text), file_name=file)
         result.attachments.append(Attachment(source=file, name=name, type=kind.mime_type))
 
     def _draw(self, item: pytest.Item, target: Target, host: GpuHost, result: Any) -> None:
