@@ -205,10 +205,16 @@ def test_during_requests(tmp_path: Path, signals: tuple[signal.Signals, ...], wo
 
 
 def test_ctrl_c_of_a_terminal_reaches_workers_too(tmp_path: Path) -> None:
-    """A terminal sends the signal to all processes of the run."""
+    """A terminal sends the signal to all processes of the run, once both workers have collected."""
     (tmp_path / "test_own.py").write_text(SLOW_TEST)
+    (tmp_path / "conftest.py").write_text(
+        "import os, pathlib\n"
+        "def pytest_collection_finish():\n"
+        "    pathlib.Path(os.environ.get('PYTEST_XDIST_WORKER', 'controller')).touch()\n"
+    )
     with started(tmp_path, "--gpu-host=local", "-n", "2", "test_own.py") as (process, private):
-        wait_for_file(tmp_path / "up", process)
+        for name in ("up", "gw0", "gw1"):
+            wait_for_file(tmp_path / name, process)
         ended = interrupted(tmp_path, process, private, signal.SIGINT, signal.SIGINT, group=True)
     assert ended.status == pytest.ExitCode.INTERRUPTED
     assert [result["outcome"] for result in ended.recording["results"]] == ["passed"]  # type: ignore[attr-defined]
