@@ -118,8 +118,8 @@ class PipeConnection:
         return result
 
     def close(self) -> None:
-        self._closed = True
         with self._lock:
+            self._closed = True
             processes = list(self._processes)
         for process in processes:  # each is in the hands of the thread that runs it; this makes it come to an end
             if process.stdin:
@@ -195,7 +195,23 @@ class PipeConnection:
             ) from None
         with self._lock:
             self._processes.add(process)
+            closed = self._closed
+        if closed:  # meanwhile: whoever closed the connection has not seen it
+            self.kill()
+            _end(process)
+            with self._lock:
+                self._processes.discard(process)
+            raise ProbeError(f"{self.name}: the connection was closed already")
         return process
+
+    def kill(self) -> None:
+        """End what runs of it at once, without a word to the target."""
+        with self._lock:
+            processes = list(self._processes)
+        for process in processes:
+            if process.poll() is None:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def _unfinished(self, status: int | None, exchange: Exchange, said: str) -> Exception:
         noise = exchange.text_of(exchange.noise)
@@ -275,13 +291,20 @@ _ALL: WeakSet[PipeConnection] = WeakSet()
 
 
 def close_all(timeout_s: float) -> None:
-    """End all connections of this process, at the same time, so that one that hangs holds up no other."""
-    threads = [threading.Thread(target=one.close, daemon=True, name=f"close {one.name}") for one in list(_ALL)]
+    """
+    End all connections of this process, at the same time, so that one that hangs holds up no other.
+
+    What has not ended by then is killed: it would outlive this process.
+    """
+    connections = list(_ALL)
+    threads = [threading.Thread(target=one.close, daemon=True, name=f"close {one.name}") for one in connections]
     for thread in threads:
         thread.start()
     limit = time.monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, limit - time.monotonic()))
+    for one in connections:
+        one.kill()
 
 
 TIMED_OUT_MARK = "gpuinfra: no sign of the runner within"

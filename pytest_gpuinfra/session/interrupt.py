@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from pytest_gpuinfra.session.session import Session
 
 
-_STOPS_WITHIN_S = 3.0
-
-
 class Interrupts:
     """
     Takes the two signals of this process, where nobody else does.
@@ -40,7 +37,6 @@ class Interrupts:
         self.workers: set[int] = set()
         self._session = session
         self._finishing = False
-        self._stopping: threading.Thread | None = None
         self._installed: set[int] = set()
         if threading.current_thread() is not threading.main_thread():
             return
@@ -55,8 +51,6 @@ class Interrupts:
 
     def restore(self) -> None:
         """Give the signals back, unless one has come: then this process ends, and is not interrupted in that."""
-        if self._stopping is not None:
-            self._stopping.join(_STOPS_WITHIN_S)  # what it ends would outlive this process
         if self.taken or threading.current_thread() is not threading.main_thread():
             return
         for number in self._installed:
@@ -73,8 +67,7 @@ class Interrupts:
         for worker in self.workers:
             with suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGINT)
-        self._stopping = threading.Thread(target=self._session.stop, daemon=True, name="gpuinfra-stop")
-        self._stopping.start()
+        threading.Thread(target=self._session.stop, daemon=True, name="gpuinfra-stop").start()
         if number == signal.SIGTERM:
             raise pytest.exit.Exception("gpuinfra: ended by SIGTERM", returncode=pytest.ExitCode.INTERRUPTED)
         raise KeyboardInterrupt

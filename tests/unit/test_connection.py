@@ -16,7 +16,7 @@ import pytest
 
 from pytest_gpuinfra.connection.bootstrap import remote_command
 from pytest_gpuinfra.connection.local import LocalConnection
-from pytest_gpuinfra.connection.pipe import PipeConnection
+from pytest_gpuinfra.connection.pipe import PipeConnection, close_all
 from pytest_gpuinfra.errors import CommandTimeout, ProbeError
 
 
@@ -297,3 +297,36 @@ def test_session_opened_early_and_never_used_ends_with_the_connection() -> None:
     assert began.poll() is not None
     assert began.stdout is not None
     assert began.stdout.closed
+
+
+class Deaf(LocalConnection):
+    """A session that heeds neither the end of its input nor a polite signal, as a hanging login may not."""
+
+    def __init__(self, mark: str, *, closes: bool = False) -> None:
+        super().__init__("deaf")
+        self._mark, self._closes = mark, closes
+
+    def _session_argv(self) -> list[str]:
+        if self._closes:  # another thread closes the connection just now
+            self.close()
+        return ["/bin/sh", "-c", f'trap "" TERM; while :; do sleep 0.1; done; : {self._mark}']
+
+
+def test_what_has_no_time_to_end_is_killed() -> None:
+    """A session that outlives the time for all of them would outlive this process."""
+    connection = Deaf("mark-of-the-deaf")
+    connection.open_early()
+    limit = time.monotonic() + 5
+    while not running("mark-of-the-deaf"):
+        assert time.monotonic() < limit
+    close_all(0.1)
+    assert gone("mark-of-the-deaf", within_s=1.0)
+    connection.close()
+
+
+def test_session_that_starts_while_its_connection_is_closed_ends_at_once() -> None:
+    """Whoever closed the connection could not see it."""
+    connection = Deaf("mark-of-the-late", closes=True)
+    with pytest.raises(ProbeError, match="closed already"):
+        connection.run(["true"])
+    assert gone("mark-of-the-late", within_s=1.0)
